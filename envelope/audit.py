@@ -1,0 +1,252 @@
+"""The audit of a thread: from bytes to a verdict.
+
+`verify_thread` goes in batches, since curve arithmetic and interpreted code evict each other's caches:
+
+1. cut each envelope of the batch into its parts (stages size to key);
+2. check the signatures (stage signature);
+3. decode the records and apply them to the thread (stages body to settle);
+
+and after the last record:
+
+4. judge the signers by the verifier's keys (stage trust), the tip, and the plan.
+
+The first record that fails decides integrity and code. Records after it are checked up to their signature only.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from envelope.cose import Parts, address, address_text, check_signature, read_record, split
+from envelope.errors import EnvelopeError
+from envelope.keys import PublicKey, did_key
+from envelope.rules import BY_CODE
+from envelope.thread import CLOCK_TOLERANCE_MS, MAX_NOTES, Thread
+from envelope.threadfile import read_records
+from envelope.trust import TrustStore
+from envelope.verdict import Finding, Integrity, Signer, ThreadVerdict, Trust
+
+_BATCH_RECORDS: Final = 64
+_BATCH_BYTES: Final = 1 << 18
+
+
+def verify_thread(
+    records: Iterable[bytes],
+    *,
+    trust: TrustStore | Iterable[PublicKey] | None,
+    thread: bytes | None = None,
+    tip: bytes | None = None,
+    now: int | None = None,
+) -> ThreadVerdict:
+    """Verify the envelopes of one thread, in file order.
+
+    Args:
+        records: the bytes of each envelope; an iterator is consumed once and not held.
+        trust: the keys that the verifier trusts, or None: trust is then unknown.
+        thread: the address that the thread must have.
+        tip: the address of a chain record known to exist, such as the last one seen by the verifier.
+        now: the verifier's time, in ms since the epoch; the system's where it is not given.
+
+    Returns:
+        The verdict. Bad records never raise; they are findings.
+    """
+    verifier = Verifier(trust=trust, thread=thread, tip=tip, now=now)
+    for raw in records:
+        verifier.feed(raw)
+    return verifier.finish()
+
+
+def verify_file(
+    path: str | os.PathLike[str],
+    *,
+    trust: TrustStore | Iterable[PublicKey] | None,
+    thread: bytes | None = None,
+    tip: bytes | None = None,
+    now: int | None = None,
+) -> ThreadVerdict:
+    """Verify a thread file, read as a stream; arguments as of `verify_thread`.
+
+    Raises:
+        EnvelopeError: `file.unreadable`.
+    """
+    verifier = Verifier(trust=trust, thread=thread, tip=tip, now=now)
+    try:
+        for _, raw in read_records(path):
+            verifier.feed(raw)
+    except EnvelopeError as error:
+        if error.code == "file.unreadable":
+            raise
+        verifier.refuse(error)
+    return verifier.finish()
+
+
+class Verifier:
+    """A verification in progress: feed it record after record, then ask for the verdict."""
+
+    def __init__(
+        self,
+        *,
+        trust: TrustStore | Iterable[PublicKey] | None,
+        thread: bytes | None = None,
+        tip: bytes | None = None,
+        now: int | None = None,
+    ) -> None:
+        self.thread = Thread(thread)
+        self._trust = None if trust is None else TrustStore.of(trust)
+        self._tip = tip
+        self._latest = (time.time_ns() // 1_000_000 if now is None else now) + CLOCK_TOLERANCE_MS
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+        self._records = 0
+        self._offset = 0
+        self._failures: list[Finding] = []
+        self._late: list[Finding] = []
+        self._omitted = 0
+        self._first_seen: dict[PublicKey, tuple[int, int, bytes]] = {}
+
+    def feed(self, raw: bytes) -> None:
+        """Take the next record's bytes."""
+        self._batch.append(raw)
+        self._batch_bytes += len(raw)
+        if len(self._batch) >= _BATCH_RECORDS or self._batch_bytes >= _BATCH_BYTES:
+            self._work()
+
+    def refuse(self, error: EnvelopeError) -> None:
+        """Take note that the bytes at this place are no record that could be fed."""
+        self._work()
+        self._fail(error, None)
+        self._records += 1
+
+    def finish(self) -> ThreadVerdict:
+        """Return the verdict on all that was fed."""
+        self._work()
+        if self._records == 0:
+            self._fail(EnvelopeError("chain.no_open", "there is no record"), None)
+        return self._verdict()
+
+    def _work(self) -> None:
+        # 1. to key
+        fronts: list[Parts | EnvelopeError] = []
+        for raw in self._batch:
+            try:
+                fronts.append(split(raw))
+            except EnvelopeError as error:
+                fronts.append(error)
+        # 2. signature
+        for place, front in enumerate(fronts):
+            if isinstance(front, Parts):
+                try:
+                    check_signature(front)
+                except EnvelopeError as error:
+                    fronts[place] = error
+        # 3. body to settle
+        for raw, front in zip(self._batch, fronts, strict=True):
+            try:
+                self._take(front)
+            except EnvelopeError as error:
+                self._fail(error, raw)
+            self._records += 1
+            self._offset += len(raw)
+        self._batch.clear()
+        self._batch_bytes = 0
+
+    def _take(self, front: Parts | EnvelopeError) -> None:
+        if isinstance(front, EnvelopeError):
+            raise front
+        if self._failures:
+            return
+        envelope = read_record(front)
+        self.thread.apply(envelope, self._offset)
+        if envelope.signer not in self._first_seen:
+            self._first_seen[envelope.signer] = (self._records, self._offset, envelope.address)
+        if envelope.record.sent_at > self._latest:
+            ahead = envelope.record.sent_at - self._latest + CLOCK_TOLERANCE_MS
+            if len(self._late) < MAX_NOTES:
+                place = (self._records, self._offset, envelope.address)
+                self._late.append(_finding("time.future", *place, f"sent_at is {ahead} ms after this verification"))
+            else:
+                self._omitted += 1
+
+    def _fail(self, error: EnvelopeError, raw: bytes | None) -> None:
+        if len(self._failures) >= MAX_NOTES:
+            self._omitted += 1
+            return
+        self._failures.append(
+            Finding(
+                error.code,
+                error.rule,
+                error.stage,
+                error.effect,
+                self._records,
+                self._offset,
+                address(raw) if raw is not None else None,
+                f"{error.text}; valid up to record {self._records}" if error.code == "file.torn" else error.text,
+            )
+        )
+
+    # 4. after the last record
+
+    def _verdict(self) -> ThreadVerdict:
+        thread = self.thread
+        opening = thread.opening.record if thread.opening else None
+        signers, findings = self._judge_signers()
+        if self._tip is not None and thread.find(self._tip) < 0:
+            findings.append(
+                _finding("tip.missing", None, None, self._tip, f"{address_text(self._tip)} is not in the thread")
+            )
+        if opening and opening.plan is not None:
+            text = f"the thread names the plan {address_text(opening.plan)}, whose document was not given"
+            findings.append(_finding("plan.unchecked", 0, 0, thread.address, text))
+        notes = [_finding(note.code, note.index, note.offset, note.address, note.text) for note in thread.notes]
+        integrity: Integrity = "valid"
+        if self._failures:
+            integrity = "unverifiable" if self._failures[0].effect == "unverifiable" else "invalid"
+        truncated = any(finding.effect == "incomplete" for finding in findings)
+        return ThreadVerdict(
+            integrity=integrity,
+            completeness="truncated" if truncated else "open" if thread.outcome is None else "sealed",
+            outcome=thread.outcome,
+            trust="trusted" if signers and all(signer.trust == "trusted" for signer in signers) else "unknown",
+            plan="unchecked" if opening and opening.plan is not None else "none",
+            code=self._failures[0].code if self._failures else None,
+            thread=thread.address or None,
+            name=opening.name if opening else None,
+            records=self._records,
+            pending=len(thread.standing),
+            messages=thread.messages,
+            acknowledged=thread.acknowledged,
+            approved=thread.approved,
+            declined=thread.declined,
+            ungated=thread.ungated,
+            findings=(*self._failures, *findings, *notes, *self._late),
+            omitted=self._omitted + thread.omitted,
+            signers=tuple(signers),
+        )
+
+    def _judge_signers(self) -> tuple[list[Signer], list[Finding]]:
+        signers, findings = [], []
+        if self._trust is None:
+            findings.append(
+                _finding("trust.none", None, None, None, "no trusted keys were given, so nobody in it is known")
+            )
+        for key, as_approver in self.thread.signers.items():
+            known = self._trust.get(key) if self._trust is not None else None
+            code = None
+            if self._trust is not None and known is None:
+                code, text = "trust.unknown", f"{did_key(key)} is not among the trusted keys"
+            elif known is not None and as_approver and known.role != "human":
+                code, text = "trust.human", f"{did_key(key)} approved, but is trusted as {known.role}, not as human"
+            elif known is not None and known.role not in ("agent", "human"):
+                code, text = "trust.role", f"{did_key(key)} is trusted as {known.role}, which does not sign threads"
+            if code is not None:
+                findings.append(_finding(code, *self._first_seen[key], text))
+            judged: Trust = "trusted" if known is not None and code is None else "unknown"
+            claimed = self.thread.members[key].name
+            signers.append(Signer(key, judged, known.name if known else None, known.role if known else None, claimed))
+        return signers, findings
+
+
+def _finding(code: str, index: int | None, offset: int | None, address: bytes | None, text: str) -> Finding:
+    rule = BY_CODE[code]
+    return Finding(code, rule.number, rule.stage, rule.effect, index, offset, address, text)

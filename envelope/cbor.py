@@ -1,0 +1,237 @@
+"""The deterministic CBOR profile: strict, bounded decoding of our own; encoding through `cbor2` after a check.
+
+The profile is RFC 8949 §4.2.1 with text keys and without floats, null, tags and integers beyond ±(2^53-1)
+(`spec/protocol.md`, "Deterministic CBOR profile"). Within it one value has one encoding, so that
+`encode(decode(data)) == data` for every accepted `data`. A refusal names the first defect in reading order.
+"""
+
+from types import MappingProxyType
+from typing import Any, Final
+
+import cbor2
+
+from envelope.errors import EnvelopeError
+
+MAX_BYTES: Final = 1 << 20
+MAX_DEPTH: Final = 8
+MAX_ITEMS: Final = 16_384
+MAX_INT: Final = (1 << 53) - 1
+
+_UINT, _NINT, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
+_MAJOR: Final = ("unsigned integer", "negative integer", "byte string", "text", "array", "map", "tag", "simple value")
+
+
+def encode(value: Any) -> bytes:
+    """Return the one encoding of `value`.
+
+    Args:
+        value: an int, bool, str, bytes, list, tuple or dict with str keys, nested at most 8 deep.
+
+    Raises:
+        EnvelopeError: `cbor.type`, `cbor.integer`, `cbor.utf8`, `cbor.key_type`, `cbor.depth`, `cbor.items`,
+            `size.envelope`; nothing else, whatever the value.
+    """
+    data = cbor2.dumps(_Sorter().sorted(value, 1))
+    if len(data) > MAX_BYTES:
+        raise EnvelopeError("size.envelope", f"the encoding is {len(data)} bytes, more than {MAX_BYTES}")
+    return data
+
+
+def decode(data: bytes) -> Any:
+    """Return the value that `data` encodes: int, bool, str, bytes, list or dict.
+
+    Raises:
+        EnvelopeError: `size.envelope` or a `cbor.*` code, with the offset of the defect.
+    """
+    return _decode(data, _TEXT)
+
+
+def decode_header(data: bytes) -> Any:
+    """Decode a protected header: the same profile, but map keys are unsigned integers."""
+    return _decode(data, _UINT)
+
+
+def decode_prefix(data: bytes, start: int) -> tuple[Any, int]:
+    """Decode one item at `start`, whatever follows it; return it and the offset behind it."""
+    return _Reader(data, _TEXT).item(start, 1)
+
+
+class _Sorter:
+    """Checks a value against the profile and copies it with its maps in order."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items = 0
+
+    def sorted(self, value: Any, depth: int) -> Any:
+        self._count(1)
+        kind = type(value)
+        if kind is str:
+            _utf8(value)
+            return value
+        if kind is int:
+            if not -MAX_INT <= value <= MAX_INT:
+                raise EnvelopeError("cbor.integer", "an integer lies beyond ±(2^53-1)")
+            return value
+        if kind is bytes or kind is bool:
+            return value
+        if kind not in (list, tuple, dict, MappingProxyType):
+            raise EnvelopeError("cbor.type", f"a {kind.__name__} has no encoding in the profile")
+        if depth > MAX_DEPTH:
+            raise EnvelopeError("cbor.depth", f"containers nest more than {MAX_DEPTH} deep")
+        if kind is list or kind is tuple:
+            return [self.sorted(item, depth + 1) for item in value]
+        self._count(len(value))
+        for key in value:
+            if type(key) is not str:
+                raise EnvelopeError("cbor.key_type", f"a map key is a {type(key).__name__}, not a str")
+        keys = sorted((len(raw := _utf8(key)), raw, key) for key in value)
+        return {key: self.sorted(value[key], depth + 1) for _, _, key in keys}
+
+    def _count(self, more: int) -> None:
+        self.items += more
+        if self.items > MAX_ITEMS:
+            raise EnvelopeError("cbor.items", f"the value holds more than {MAX_ITEMS} items")
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise EnvelopeError("cbor.utf8", f"a text holds a surrogate at {error.start}, which UTF-8 cannot") from None
+
+
+def _decode(data: bytes, key_major: int) -> Any:
+    if len(data) > MAX_BYTES:
+        raise EnvelopeError("size.envelope", f"the item is {len(data)} bytes, more than {MAX_BYTES}")
+    value, end = _Reader(data, key_major).item(0, 1)
+    if end != len(data):
+        raise EnvelopeError("cbor.trailing", f"{len(data) - end} bytes follow the item at offset {end}")
+    return value
+
+
+class _Reader:
+    """One pass over the bytes. Each method takes an offset and returns a value and the offset behind it.
+
+    The branches in front of `_head` are the same rules for the heads that records are made of; they are what makes
+    decoding a small part of the cost of a signature, and are fuzzed against an independent decoder.
+    """
+
+    __slots__ = ("data", "items", "key_major", "size")
+
+    def __init__(self, data: bytes, key_major: int) -> None:
+        self.data = data
+        self.size = len(data)
+        self.items = 1
+        self.key_major = key_major
+
+    def item(self, at: int, depth: int) -> tuple[Any, int]:
+        data = self.data
+        if at >= self.size:
+            raise EnvelopeError("cbor.truncated", f"the bytes end at offset {at}, where an item should begin")
+        first = data[at]
+        if first < 0x18:
+            return first, at + 1
+        if 0x60 <= first < 0x78:
+            return self._string(at + 1, first - 0x60, True)
+        if first == 0x58 and at + 1 < self.size and data[at + 1] >= 0x18:
+            return self._string(at + 2, data[at + 1], False)
+        if first == 0xF5:
+            return True, at + 1
+        major, argument, at = self._head(at)
+        if major == _UINT:
+            if argument > MAX_INT:
+                raise EnvelopeError("cbor.integer", f"the integer before offset {at} lies beyond 2^53-1")
+            return argument, at
+        if major == _NINT:
+            if argument >= MAX_INT:
+                raise EnvelopeError("cbor.integer", f"the integer before offset {at} lies beyond -(2^53-1)")
+            return -1 - argument, at
+        if major == _BYTES or major == _TEXT:
+            return self._string(at, argument, major == _TEXT)
+        if major == _SIMPLE:
+            return argument == 21, at
+        if depth > MAX_DEPTH:
+            raise EnvelopeError("cbor.depth", f"the container before offset {at} is nested more than {MAX_DEPTH} deep")
+        self.items += argument if major == _ARRAY else 2 * argument
+        if self.items > MAX_ITEMS:
+            raise EnvelopeError("cbor.items", f"the container before offset {at} announces more than {MAX_ITEMS} items")
+        if major == _ARRAY:
+            values = []
+            for _ in range(argument):
+                value, at = self.item(at, depth + 1)
+                values.append(value)
+            return values, at
+        return self._map(at, argument, depth)
+
+    def _map(self, at: int, pairs: int, depth: int) -> tuple[dict[Any, Any], int]:
+        data, size = self.data, self.size
+        values: dict[Any, Any] = {}
+        before = b""
+        for _ in range(pairs):
+            start = at
+            if at < size and 0x60 <= data[at] < 0x78 and self.key_major == _TEXT:
+                key, at = self._string(at + 1, data[at] - 0x60, True)
+            else:
+                key, at = self._key(at)
+            encoded = data[start:at]
+            if encoded == before:
+                raise EnvelopeError("cbor.duplicate_key", f"the map key at offset {start} stands a second time")
+            if encoded < before:
+                raise EnvelopeError("cbor.key_order", f"the map key at offset {start} sorts before the one before it")
+            before = encoded
+            values[key], at = self.item(at, depth + 1)
+        return values, at
+
+    def _key(self, at: int) -> tuple[Any, int]:
+        if at < self.size:
+            self._kind(at)
+            if (major := self.data[at] >> 5) != self.key_major:
+                wanted = _MAJOR[self.key_major]
+                raise EnvelopeError("cbor.key_type", f"the map key at offset {at} is a {_MAJOR[major]}, not a {wanted}")
+        return self.item(at, MAX_DEPTH)
+
+    def _string(self, at: int, length: int, text: bool) -> tuple[str | bytes, int]:
+        end = at + length
+        if end > self.size:
+            raise EnvelopeError(
+                "cbor.truncated", f"a string of {length} bytes at offset {at} runs past the end at {self.size}"
+            )
+        raw = self.data[at:end]
+        if not text:
+            return raw, end
+        try:
+            return raw.decode(), end
+        except UnicodeDecodeError as error:
+            raise EnvelopeError("cbor.utf8", f"the text at offset {at} is no UTF-8 at {at + error.start}") from None
+
+    def _kind(self, at: int) -> None:
+        """Refuse what the initial byte alone shows to be outside the profile (RFC 8949 §3)."""
+        major, info = divmod(self.data[at], 32)
+        if info == 31 and _BYTES <= major <= _MAP:
+            raise EnvelopeError("cbor.indefinite", f"the {_MAJOR[major]} at offset {at} has no definite length")
+        if info >= 28:
+            raise EnvelopeError("cbor.reserved", f"the initial byte at offset {at} is not well-formed CBOR")
+        if major == _TAG:
+            raise EnvelopeError("cbor.tag", f"a tag stands at offset {at}")
+        if major == _SIMPLE:
+            if 25 <= info <= 27:
+                raise EnvelopeError("cbor.float", f"a float stands at offset {at}")
+            if info not in (20, 21):
+                raise EnvelopeError("cbor.simple", f"a simple value other than true and false stands at offset {at}")
+
+    def _head(self, at: int) -> tuple[int, int, int]:
+        """Return major type, argument and the offset behind the head."""
+        self._kind(at)
+        major, info = divmod(self.data[at], 32)
+        at += 1
+        if info < 24:
+            return major, info, at
+        width = 1 << (info - 24)
+        if at + width > self.size:
+            raise EnvelopeError("cbor.truncated", f"the head before offset {at} lacks its argument of {width} bytes")
+        argument = int.from_bytes(self.data[at : at + width], "big")
+        if argument < (24 if width == 1 else 1 << (4 * width)):
+            raise EnvelopeError("cbor.shortest", f"the head before offset {at} is not in its shortest form")
+        return major, argument, at + width

@@ -1,0 +1,247 @@
+"""COSE_Sign1 (RFC 9052): seal and open one envelope.
+
+An envelope is `18([protected, {}, payload, signature])` with the protected header `{1: -19, 4: kid, 16: typ}`, the
+empty external_aad and an attached payload. Opening goes by stages, cheapest first, and decodes the payload only after
+its signature held:
+
+1. size, cbor and cose: split the bytes into their parts;
+2. header and key: algorithm, key id, type;
+3. signature: the Sig_structure, sliced from the bytes received, under the one rule of `envelope.keys`;
+4. body: the record.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from blake3 import blake3
+
+from envelope import cbor
+from envelope.errors import EnvelopeError
+from envelope.keys import Identity, PublicKey, check_public_key, verify
+from envelope.records import Record, read_body, to_map
+
+MAX_ENVELOPE: Final = cbor.MAX_BYTES
+MAX_HEADER: Final = 128
+ALG_ED25519: Final = -19
+
+R = TypeVar("R", bound=Record, covariant=True)
+
+_TYP: Final = re.compile(r"application/vnd\.envelope\.([a-z0-9-]{1,32})\+cose")
+_CONTEXT: Final = b"\x84\x6aSignature1"
+_SIGNATURE_HEAD: Final = b"\x58\x40"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Generic[R]):
+    """One verified envelope: the record, who signed it, and the very bytes that were signed."""
+
+    record: R
+    signer: PublicKey
+    address: bytes
+    raw: bytes
+
+    @property
+    def kind(self) -> str:
+        """The record's kind, as the signed header states it."""
+        return self.record.kind
+
+    def __repr__(self) -> str:
+        return f"<Envelope {self.kind} {address_text(self.address)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An envelope whose size, shape, header and key are in order, and whose signature is not yet checked."""
+
+    raw: bytes
+    kind: str
+    signer: PublicKey
+    payload: bytes
+    signature: bytes
+    signed: bytes
+
+
+def address(data: bytes) -> bytes:
+    """Return the address of an envelope's or a blob's bytes: their BLAKE3-256 digest, 32 bytes."""
+    return blake3(data).digest()
+
+
+def address_text(value: bytes) -> str:
+    """Return an address as text: `b3:` and 64 lowercase hex digits."""
+    return "b3:" + value.hex()
+
+
+def parse_address(text: str) -> bytes:
+    """Return the 32 bytes of an address in text.
+
+    Raises:
+        EnvelopeError: `address.malformed`.
+    """
+    if not re.fullmatch(r"b3:[0-9a-f]{64}", text):
+        raise EnvelopeError("address.malformed", f"{text[:80]!r} is no address (b3: and 64 lowercase hex digits)")
+    return bytes.fromhex(text[3:])
+
+
+def seal_envelope(record: R, identity: Identity) -> Envelope[R]:
+    """Sign `record` as `identity`.
+
+    What is returned has been opened again: nothing is sealed that a verifier would refuse by itself.
+
+    Raises:
+        EnvelopeError: `body.*` and its like, or `size.envelope`.
+    """
+    payload = cbor.encode(to_map(record))
+    typ = f"application/vnd.envelope.{record.kind}+cose".encode()
+    protected = b"\xa3\x01\x32\x04\x58\x20" + identity.public_key + b"\x10" + _head(0x60, len(typ)) + typ
+    signed_header = _head(0x40, len(protected)) + protected
+    signed_payload = _head(0x40, len(payload)) + payload
+    signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
+    return open_envelope(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
+
+
+def open_envelope(data: bytes) -> Envelope[Any]:
+    """Verify one envelope and return it.
+
+    Raises:
+        EnvelopeError: the code of the earliest stage that fails.
+    """
+    return read_record(check_signature(split(data)))
+
+
+def split(data: bytes) -> Parts:
+    """Stages size to key: cut an envelope into its parts.
+
+    Raises:
+        EnvelopeError: `size.*`, `file.torn`, `cbor.*`, `cose.*`, `header.*`, `key.*`.
+    """
+    size = len(data)
+    if size > MAX_ENVELOPE:
+        raise EnvelopeError("size.envelope", f"the envelope is {size} bytes, more than {MAX_ENVELOPE}")
+    if data[:3] != b"\xd2\x84\x58" or size < 92 or not 0x18 <= data[3] <= MAX_HEADER or size < data[3] + 72:
+        raise _misshapen(data)
+    middle = data[3] + 4
+    first = data[middle + 1]
+    if first == 0x58:
+        start = middle + 3
+        length = data[middle + 2]
+        shortest = length >= 0x18
+    elif first == 0x59:
+        start = middle + 4
+        length = data[middle + 2] << 8 | data[middle + 3]
+        shortest = length >= 0x100
+    elif first == 0x5A:
+        start = middle + 6
+        length = int.from_bytes(data[middle + 2 : start], "big")
+        shortest = length >= 0x10000
+    else:
+        start = middle + 2
+        length = first - 0x40
+        shortest = 0 <= length < 0x18
+    end = start + length
+    if data[middle] != 0xA0 or not shortest or size != end + 66 or data[end : end + 2] != _SIGNATURE_HEAD:
+        raise _misshapen(data)
+    kind, signer = _header(data[4:middle])
+    return Parts(
+        data, kind, signer, data[start:end], data[end + 2 :], _CONTEXT + data[2:middle] + b"\x40" + data[middle + 1 : end]
+    )
+
+
+def check_signature(parts: Parts) -> Parts:
+    """Stage signature: return the parts if the signature holds over the Sig_structure (RFC 9052 §4.4).
+
+    Raises:
+        EnvelopeError: `signature.*`.
+    """
+    verify(parts.signer, parts.signature, parts.signed)
+    return parts
+
+
+def read_record(parts: Parts) -> Envelope[Any]:
+    """Stage body: decode the record of an envelope whose signature held.
+
+    Raises:
+        EnvelopeError: `body.*` and its like.
+    """
+    return Envelope(read_body(parts.kind, parts.payload), parts.signer, address(parts.raw), parts.raw)
+
+
+def _head(major: int, length: int) -> bytes:
+    """Return the shortest head of a string of `length` bytes (RFC 8949 §3)."""
+    if length < 24:
+        return bytes((major + length,))
+    if length < 0x100:
+        return bytes((major + 24, length))
+    if length < 0x10000:
+        return bytes((major + 25,)) + length.to_bytes(2, "big")
+    return bytes((major + 26,)) + length.to_bytes(4, "big")
+
+
+_headers: dict[bytes, tuple[str, PublicKey]] = {}
+"""Protected headers found in order, since a thread repeats a few of them; bounded, and rebuilt at will."""
+
+
+def _header(protected: bytes) -> tuple[str, PublicKey]:
+    """Stages header and key: return kind and signer of a protected header."""
+    if (known := _headers.get(protected)) is not None:
+        return known
+    header = cbor.decode_header(protected)
+    if type(header) is not dict or list(header) != [1, 4, 16]:
+        raise EnvelopeError("header.labels", "the protected header is no map of exactly the labels 1, 4 and 16")
+    alg, kid, typ = header.values()
+    if alg == -8:
+        raise EnvelopeError("header.alg_eddsa", "the algorithm is EdDSA (-8), which names no curve; Ed25519 is -19")
+    if type(alg) is not int or alg != ALG_ED25519:
+        raise EnvelopeError("header.alg", f"the algorithm is {alg!r:.40}, not Ed25519 (-19)")
+    if type(kid) is not bytes or len(kid) != 32:
+        raise EnvelopeError("header.kid", "the key id is not a public key of 32 bytes")
+    if type(typ) is not str or not (match := _TYP.fullmatch(typ)):
+        raise EnvelopeError("header.typ", f"the type {typ!r:.80} is not application/vnd.envelope.<kind>+cose")
+    check_public_key(kid)
+    if len(_headers) >= 1024:
+        _headers.clear()
+    _headers[protected] = (match[1], kid)
+    return match[1], kid
+
+
+def _misshapen(data: bytes) -> EnvelopeError:
+    """Name the first defect, in reading order, of bytes that are not shaped as an envelope."""
+    try:
+        _diagnose(data)
+    except EnvelopeError as error:
+        return error
+    raise AssertionError("an envelope in shape was taken for one that is not")
+
+
+def _diagnose(data: bytes) -> None:
+    if data and data[0] != 0xD2:
+        raise EnvelopeError("cose.tag", f"the bytes begin with {data[0]:02x}, not with tag 18 (d2)")
+    if len(data) > 1 and data[1] != 0x84:
+        _outer_item(data, 1)
+        raise EnvelopeError("cose.shape", "what the tag holds is no array of four")
+    protected, at = _outer_item(data, 2)
+    if type(protected) is not bytes:
+        raise EnvelopeError("cose.shape", "the protected header is no byte string")
+    if len(protected) > MAX_HEADER:
+        raise EnvelopeError("size.header", f"the protected header is {len(protected)} bytes, more than {MAX_HEADER}")
+    if at < len(data) and 0xA0 < data[at] < 0xC0:
+        raise EnvelopeError("cose.unprotected", f"the unprotected header at offset {at} is not the empty map")
+    unprotected, at = _outer_item(data, at)
+    payload, at = _outer_item(data, at)
+    signature, at = _outer_item(data, at)
+    if unprotected != {} or type(payload) is not bytes or type(signature) is not bytes:
+        raise EnvelopeError("cose.shape", "the envelope is no array of byte string, map, byte string and byte string")
+    if at != len(data):
+        raise EnvelopeError("cbor.trailing", f"{len(data) - at} bytes follow the envelope at offset {at}")
+    _header(protected)
+    if len(signature) != 64:
+        raise EnvelopeError("signature.length", f"the signature is {len(signature)} bytes, not 64")
+
+
+def _outer_item(data: bytes, at: int) -> tuple[Any, int]:
+    try:
+        return cbor.decode_prefix(data, at)
+    except EnvelopeError as error:
+        if error.code == "cbor.truncated":
+            raise EnvelopeError("file.torn", f"the bytes end inside an envelope: {error.text}") from None
+        raise
