@@ -103,6 +103,14 @@ def _utf8(text: str) -> bytes:
 
 
 def _decode(data: bytes, key_major: int) -> Any:
+    if key_major == _TEXT and len(data) <= MAX_ITEMS:  # then no count can exceed the cap
+        try:
+            value, end = _quick_item(data, 0, len(data), 1)
+        except (_Unusual, IndexError, UnicodeDecodeError):
+            pass
+        else:
+            if end == len(data):
+                return value
     if len(data) > MAX_BYTES:
         raise EnvelopeError("size.envelope", f"the item is {len(data)} bytes, more than {MAX_BYTES}")
     value, end = _Reader(data, key_major).item(0, 1)
@@ -111,12 +119,107 @@ def _decode(data: bytes, key_major: int) -> Any:
     return value
 
 
-class _Reader:
-    """One pass over the bytes. Each method takes an offset and returns a value and the offset behind it.
+class _Unusual(Exception):
+    """The bytes hold something that the quick decoder leaves to the reader, be it a defect or not."""
 
-    The branches in front of `_head` are the same rules for the heads that records are made of; they are what makes
-    decoding a small part of the cost of a signature, and are fuzzed against an independent decoder.
+
+def _quick_item(data: bytes, at: int, size: int, depth: int) -> tuple[Any, int]:
+    """Decode the item at `at` if it is made of what records are made of.
+
+    It accepts a part of what `_Reader` accepts and judges nothing: whatever else it meets it leaves to the reader.
+    That keeps decoding a small part of the cost of a signature. A slice must be checked against `size`; an index
+    beyond it raises by itself.
     """
+    head = data[at]
+    if 0xA0 <= head < 0xB8:
+        if depth > MAX_DEPTH:
+            raise _Unusual
+        return _quick_map(data, at + 1, size, depth, head - 0xA0)
+    if 0x80 <= head < 0x99:
+        if depth > MAX_DEPTH:
+            raise _Unusual
+        at += 1
+        count = head - 0x80
+        if head == 0x98:
+            count = data[at]
+            at += 1
+            if count < 24:
+                raise _Unusual
+        values = []
+        for _ in range(count):
+            if data[at] == 0x58 and data[at + 1] >= 24:
+                start = at + 2
+                at = start + data[at + 1]
+                if at > size:
+                    raise _Unusual
+                values.append(data[start:at])
+            else:
+                value, at = _quick_item(data, at, size, depth + 1)
+                values.append(value)
+        return values, at
+    if head < 0x18:
+        return head, at + 1
+    if 0x60 <= head < 0x78:
+        end = at + head - 0x5F
+        if end > size:
+            raise _Unusual
+        return data[at + 1 : end].decode(), end
+    if head == 0x79 or head == 0x59:
+        length = data[at + 1] << 8 | data[at + 2]
+        end = at + 3 + length
+        if end > size or length < 0x100:
+            raise _Unusual
+        return data[at + 3 : end].decode() if head == 0x79 else data[at + 3 : end], end
+    if head == 0x18 and data[at + 1] >= 24:
+        return data[at + 1], at + 2
+    if head == 0x19 and data[at + 1]:
+        return data[at + 1] << 8 | data[at + 2], at + 3
+    if head == 0xF5:
+        return True, at + 1
+    raise _Unusual
+
+
+def _quick_map(data: bytes, at: int, size: int, depth: int, pairs: int) -> tuple[dict[str, Any], int]:
+    values: dict[str, Any] = {}
+    last_head, last = 0, ""
+    for _ in range(pairs):
+        head = data[at]
+        end = at + head - 0x5F
+        if not 0x60 <= head < 0x78 or end > size:
+            raise _Unusual
+        key = data[at + 1 : end].decode()
+        # A shorter key encodes with a smaller head; among equals, UTF-8 sorts as code points do.
+        if head <= last_head and (head < last_head or key <= last):
+            raise _Unusual
+        last_head, last = head, key
+        head = data[end]
+        if head == 0x58 or head == 0x78:
+            length = data[end + 1]
+            at = end + 2 + length
+            if length < 24 or at > size:
+                raise _Unusual
+            values[key] = data[end + 2 : at] if head == 0x58 else data[end + 2 : at].decode()
+        elif 0x60 <= head < 0x78:
+            at = end + head - 0x5F
+            if at > size:
+                raise _Unusual
+            values[key] = data[end + 1 : at].decode()
+        elif head < 0x18:
+            values[key] = head
+            at = end + 1
+        elif head == 0x1B:
+            at = end + 9
+            number = int.from_bytes(data[end + 1 : at], "big")
+            if at > size or not 0xFFFFFFFF < number <= MAX_INT:
+                raise _Unusual
+            values[key] = number
+        else:
+            values[key], at = _quick_item(data, end, size, depth + 1)
+    return values, at
+
+
+class _Reader:
+    """One careful pass over the bytes. Each method takes an offset, and returns a value and the offset behind it."""
 
     __slots__ = ("data", "items", "key_major", "size")
 
@@ -127,18 +230,8 @@ class _Reader:
         self.key_major = key_major
 
     def item(self, at: int, depth: int) -> tuple[Any, int]:
-        data = self.data
         if at >= self.size:
             raise EnvelopeError("cbor.truncated", f"the bytes end at offset {at}, where an item should begin")
-        first = data[at]
-        if first < 0x18:
-            return first, at + 1
-        if 0x60 <= first < 0x78:
-            return self._string(at + 1, first - 0x60, True)
-        if first == 0x58 and at + 1 < self.size and data[at + 1] >= 0x18:
-            return self._string(at + 2, data[at + 1], False)
-        if first == 0xF5:
-            return True, at + 1
         major, argument, at = self._head(at)
         if major == _UINT:
             if argument > MAX_INT:
@@ -166,16 +259,12 @@ class _Reader:
         return self._map(at, argument, depth)
 
     def _map(self, at: int, pairs: int, depth: int) -> tuple[dict[Any, Any], int]:
-        data, size = self.data, self.size
         values: dict[Any, Any] = {}
         before = b""
         for _ in range(pairs):
             start = at
-            if at < size and 0x60 <= data[at] < 0x78 and self.key_major == _TEXT:
-                key, at = self._string(at + 1, data[at] - 0x60, True)
-            else:
-                key, at = self._key(at)
-            encoded = data[start:at]
+            key, at = self._key(at)
+            encoded = self.data[start:at]
             if encoded == before:
                 raise EnvelopeError("cbor.duplicate_key", f"the map key at offset {start} stands a second time")
             if encoded < before:

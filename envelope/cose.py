@@ -12,7 +12,7 @@ its signature held:
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from blake3 import blake3
 
@@ -50,8 +50,7 @@ class Envelope(Generic[R]):
         return f"<Envelope {self.kind} {address_text(self.address)}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """An envelope whose size, shape, header and key are in order, and whose signature is not yet checked."""
 
     raw: bytes

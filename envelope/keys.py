@@ -46,12 +46,12 @@ def verify(public_key: PublicKey, signature: bytes, message: bytes) -> None:
     check_public_key(public_key)
     if len(signature) != 64:
         raise EnvelopeError("signature.length", f"the signature is {len(signature)} bytes, not 64")
-    if int.from_bytes(signature[32:], "little") >= _ORDER:
+    if signature[63] >= 0x10 and int.from_bytes(signature[32:], "little") >= _ORDER:
         raise EnvelopeError("signature.scalar", "the signature's S is not less than the group order")
     point = signature[:32]
     if point in SMALL_ORDER:
         raise EnvelopeError("signature.small_order", "the signature's R is a point of small order")
-    if _noncanonical(point):
+    if point[31] & 0x7F == 0x7F and _noncanonical(point):
         raise EnvelopeError("signature.noncanonical", "the y coordinate of the signature's R is not less than p")
     try:
         crypto_sign_open(signature + message, public_key)
@@ -69,16 +69,12 @@ def check_public_key(public_key: bytes) -> None:
         raise EnvelopeError("key.length", f"the public key is {len(public_key)} bytes, not 32")
     if public_key in SMALL_ORDER:
         raise EnvelopeError("key.small_order", "the public key is a point of small order")
-    if _noncanonical(public_key):
+    if public_key[31] & 0x7F == 0x7F and _noncanonical(public_key):
         raise EnvelopeError("key.noncanonical", "the public key's y coordinate is not less than p")
 
 
 def _noncanonical(point: bytes) -> bool:
-    return (
-        point[31] & 0x7F == 0x7F
-        and point[0] >= 0xED
-        and int.from_bytes(point[:31], "little") >= (1 << 248) - 19
-    )
+    return int.from_bytes(point, "little") & (_SIGN - 1) >= _P
 
 
 def did_key(public_key: PublicKey) -> str:

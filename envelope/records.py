@@ -470,7 +470,7 @@ def build(model: type[R], fields: Any) -> R:
         EnvelopeError: `body.*`, `message.*`, `open.names`; of several defects, the one with the lowest rule number.
     """
     try:
-        return model.model_validate(fields)
+        return model.__pydantic_validator__.validate_python(fields)  # type: ignore[return-value]
     except ValidationError as error:
         raise _refusal(model.kind, error) from None
 

@@ -35,6 +35,8 @@ _MAY_ACK: Final = frozenset(("moderator", "member", "approver"))
 
 _MESSAGE, _SETTLED, _RETRACTED, _STEP, _ESCALATION, _RETRACTION, _NEEDS, _ADDRESSED = (1 << bit for bit in range(8))
 
+_INTENT_FLAGS: Final = {"escalate": _ESCALATION, "retract": _RETRACTION}
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -75,6 +77,7 @@ class _Pending:
     address: bytes
     row: int
     author: int
+    flags: int
     index: int
     offset: int
     needs_ack: bool
@@ -421,7 +424,7 @@ class Thread:
 
     def _take_message(self, envelope: Envelope[Message], member: MemberState, offset: int) -> None:
         record = envelope.record
-        flags = _MESSAGE
+        flags = _MESSAGE | _INTENT_FLAGS.get(record.intent, 0)
         if record.needs_ack:
             flags |= _NEEDS
         self._ids.add(_digest(record.id))
@@ -431,16 +434,12 @@ class Thread:
         pending = None
         if record.to is not None:
             flags |= _ADDRESSED
-            recipients = {key: _Recipient() for key in record.to}
             pending = self._pending[envelope.address] = _Pending(
-                envelope.address, self.seq, member.number, self.index, offset, record.needs_ack, recipients, len(recipients)
-            )
+                envelope.address, self.seq, member.number, flags, self.index, offset,
+                record.needs_ack, {key: _Recipient() for key in record.to}, len(record.to),
+            )  # fmt: skip
         if record.reply_to is not None:
             self._take_reply(envelope, member, offset, pending)
-        if record.intent == "escalate":
-            flags |= _ESCALATION
-        elif record.intent == "retract":
-            flags |= _RETRACTION
         if envelope.signer == self.owner and record.intent != "escalate":
             self.used_bytes += record.payload_bytes
             self.used_messages += 1
@@ -532,11 +531,11 @@ class Thread:
 
     def _hear_ack(self, envelope: Envelope[Ack]) -> _Pending:
         record, signer = envelope.record, envelope.signer
-        flags = self._flags(record.message)
+        pending = self._pending.get(record.message)
+        flags = pending.flags if pending else self._flags(record.message)
         if not flags & _MESSAGE:
             raise EnvelopeError("ack.message", f"the ack is of {address_text(record.message)}, no earlier message")
         self._check_signer(signer, _MAY_ACK, "ack")
-        pending = self._pending.get(record.message)
         if not flags & _ADDRESSED or (pending and signer not in pending.recipients):
             raise EnvelopeError("ack.recipient", f"{did_key(signer)} is no recipient of the message")
         self._check_place(envelope)
@@ -627,20 +626,19 @@ class Thread:
             done[path] = entry.outcome
             return
         assert entry.message is not None
-        where = address_text(entry.message)
-        flags = self._flags(entry.message)
-        if not flags & _MESSAGE:
-            raise EnvelopeError("settle.unknown", f"{where} is no earlier message of the thread")
-        if self._author(entry.message) != author:
-            raise EnvelopeError("settle.author", f"the message {where} is another's")
-        if flags & _SETTLED or entry.message in done:
-            raise EnvelopeError("settle.repeated", f"the message {where} is settled already")
-        if flags & _RETRACTED and entry.outcome != "failed":
-            raise EnvelopeError("settle.retracted", f"the message {where} was retracted; it can only have failed")
         pending = self._pending.get(entry.message)
+        flags = pending.flags if pending else self._flags(entry.message)
+        if not flags & _MESSAGE:
+            raise EnvelopeError("settle.unknown", f"{address_text(entry.message)} is no earlier message of the thread")
+        if (pending.author if pending else self._author(entry.message)) != author:
+            raise EnvelopeError("settle.author", f"the message {address_text(entry.message)} is another's")
+        if flags & _SETTLED or entry.message in done:
+            raise EnvelopeError("settle.repeated", f"the message {address_text(entry.message)} is settled already")
+        if flags & _RETRACTED and entry.outcome != "failed":
+            raise EnvelopeError("settle.retracted", f"the message {address_text(entry.message)} was retracted; it can only have failed")
         if entry.outcome == "succeeded" and pending and pending.needs_ack and not pending.acknowledged:
             raise EnvelopeError(
-                "settle.unacknowledged", f"the message {where} lacks an accepted and confirmed ack of every recipient"
+                "settle.unacknowledged", f"the message {address_text(entry.message)} lacks an accepted and confirmed ack of every recipient"
             )
         if entry.outcome == "approved":
             escalation = pending.escalation if pending else None
@@ -652,7 +650,7 @@ class Thread:
                 or done.get(escalation.address) == "failed"
             ):
                 raise EnvelopeError(
-                    "settle.approved", f"the message {where} has no escalation that every approver accepted"
+                    "settle.approved", f"the message {address_text(entry.message)} has no escalation that every approver accepted"
                 )
         done[entry.message] = entry.outcome
 
@@ -662,8 +660,8 @@ class Thread:
             self.ungated += 1
             return
         assert entry.message is not None
-        self._rows[self._chain.find(entry.message)] |= _SETTLED
         pending = self._forget(entry.message)
+        self._rows[pending.row if pending else self._chain.find(entry.message)] |= _SETTLED
         if pending is None:
             return
         if entry.outcome == "approved":
