@@ -15,10 +15,10 @@ The first record that fails decides integrity and code. Records after it are che
 
 import os
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-from envelope.cose import Parts, address, address_text, check_signature, read_record, split
+from envelope.cose import Envelope, Parts, address, address_text, check_signature, read_record, split
 from envelope.errors import EnvelopeError
 from envelope.keys import PublicKey, did_key
 from envelope.rules import BY_CODE
@@ -26,6 +26,8 @@ from envelope.thread import CLOCK_TOLERANCE_MS, MAX_NOTES, Thread
 from envelope.threadfile import read_records
 from envelope.trust import TrustStore
 from envelope.verdict import Finding, Integrity, Signer, ThreadVerdict, Trust
+
+Observer = Callable[[Envelope[Any], int, int], None]
 
 _BATCH_RECORDS: Final = 64
 _BATCH_BYTES: Final = 1 << 18
@@ -64,13 +66,16 @@ def verify_file(
     thread: bytes | None = None,
     tip: bytes | None = None,
     now: int | None = None,
+    observe: Observer | None = None,
 ) -> ThreadVerdict:
     """Verify a thread file, read as a stream; arguments as of `verify_thread`.
+
+    `observe`, where given, is called with each envelope that the thread accepts, its index and its offset.
 
     Raises:
         EnvelopeError: `file.unreadable`.
     """
-    verifier = Verifier(trust=trust, thread=thread, tip=tip, now=now)
+    verifier = Verifier(trust=trust, thread=thread, tip=tip, now=now, observe=observe)
     try:
         for _, raw in read_records(path):
             verifier.feed(raw)
@@ -91,7 +96,9 @@ class Verifier:
         thread: bytes | None = None,
         tip: bytes | None = None,
         now: int | None = None,
+        observe: Observer | None = None,
     ) -> None:
+        self._observe = observe
         self.thread = Thread(thread)
         self._trust = None if trust is None else TrustStore.of(trust)
         self._tip = tip
@@ -160,6 +167,8 @@ class Verifier:
         self.thread.apply(envelope, self._offset)
         if envelope.signer not in self._first_seen:
             self._first_seen[envelope.signer] = (self._records, self._offset, envelope.address)
+        if self._observe is not None:
+            self._observe(envelope, self._records, self._offset)
         if envelope.record.sent_at > self._latest:
             ahead = envelope.record.sent_at - self._latest + CLOCK_TOLERANCE_MS
             if len(self._late) < MAX_NOTES:

@@ -59,22 +59,26 @@ def decode_prefix(data: bytes, start: int) -> tuple[Any, int]:
 class _Sorter:
     """Checks a value against the profile and copies it with its maps in order."""
 
-    __slots__ = ("items",)
+    __slots__ = ("items", "size")
 
     def __init__(self) -> None:
         self.items = 0
+        self.size = 0
 
     def sorted(self, value: Any, depth: int) -> Any:
         self._count(1)
         kind = type(value)
         if kind is str:
-            _utf8(value)
+            self._measure(value)
             return value
         if kind is int:
             if not -MAX_INT <= value <= MAX_INT:
                 raise EnvelopeError("cbor.integer", "an integer lies beyond ±(2^53-1)")
             return value
-        if kind is bytes or kind is bool:
+        if kind is bytes:
+            self._grow(len(value))
+            return value
+        if kind is bool:
             return value
         if kind not in (list, tuple, dict, MappingProxyType):
             raise EnvelopeError("cbor.type", f"a {kind.__name__} has no encoding in the profile")
@@ -86,20 +90,25 @@ class _Sorter:
         for key in value:
             if type(key) is not str:
                 raise EnvelopeError("cbor.key_type", f"a map key is a {type(key).__name__}, not a str")
-        keys = sorted((len(raw := _utf8(key)), raw, key) for key in value)
+        keys = sorted((len(raw := self._measure(key)), raw, key) for key in value)
         return {key: self.sorted(value[key], depth + 1) for _, _, key in keys}
+
+    def _measure(self, text: str) -> bytes:
+        self._grow(len(text))
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise EnvelopeError("cbor.utf8", f"a text holds a surrogate at {error.start}, which UTF-8 cannot") from None
+
+    def _grow(self, more: int) -> None:
+        self.size += more
+        if self.size > MAX_BYTES:
+            raise EnvelopeError("size.envelope", f"the value's strings are more than {MAX_BYTES} bytes")
 
     def _count(self, more: int) -> None:
         self.items += more
         if self.items > MAX_ITEMS:
             raise EnvelopeError("cbor.items", f"the value holds more than {MAX_ITEMS} items")
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise EnvelopeError("cbor.utf8", f"a text holds a surrogate at {error.start}, which UTF-8 cannot") from None
 
 
 def _decode(data: bytes, key_major: int) -> Any:

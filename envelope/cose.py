@@ -25,7 +25,7 @@ MAX_ENVELOPE: Final = cbor.MAX_BYTES
 MAX_HEADER: Final = 128
 ALG_ED25519: Final = -19
 
-R = TypeVar("R", bound=Record, covariant=True)
+R = TypeVar("R", bound=Record)
 
 _TYP: Final = re.compile(r"application/vnd\.envelope\.([a-z0-9-]{1,32})\+cose")
 _CONTEXT: Final = b"\x84\x6aSignature1"
@@ -141,9 +141,8 @@ def split(data: bytes) -> Parts:
     if data[middle] != 0xA0 or not shortest or size != end + 66 or data[end : end + 2] != _SIGNATURE_HEAD:
         raise _misshapen(data)
     kind, signer = _header(data[4:middle])
-    return Parts(
-        data, kind, signer, data[start:end], data[end + 2 :], _CONTEXT + data[2:middle] + b"\x40" + data[middle + 1 : end]
-    )
+    signed = _CONTEXT + data[2:middle] + b"\x40" + data[middle + 1 : end]
+    return Parts(data, kind, signer, data[start:end], data[end + 2 :], signed)
 
 
 def check_signature(parts: Parts) -> Parts:

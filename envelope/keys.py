@@ -6,7 +6,6 @@ Keys of mixed order are accepted. Key files are PKCS#8 PEM through `cryptography
 """
 
 import os
-import secrets
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey
 
 from envelope.errors import EnvelopeError
+from envelope.files import write_whole
 
 PublicKey = bytes
 """A raw Ed25519 public key, 32 bytes."""
@@ -179,18 +179,11 @@ class Identity:
             if passphrase is None
             else serialization.BestAvailableEncryption(passphrase.encode()),
         )
-        path = Path(path)
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, path)
-        except OSError as error:
-            raise EnvelopeError("key.file", f"{path}: {error.strerror}; nothing was written") from None
-        finally:
-            draft.unlink(missing_ok=True)
+            write_whole(Path(path), [data], replace=False, mode=0o600)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise EnvelopeError("key.file", f"{path}: {why}; nothing was written") from None
 
     @property
     def did(self) -> str:

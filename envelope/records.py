@@ -5,6 +5,7 @@ Fields are Python values of the CBOR profile: keys and addresses 32 bytes, times
 An optional field is absent (`None`) or holds something: a list or map is never empty, a flag never false.
 """
 
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
@@ -42,7 +43,7 @@ def _acceptable(key: bytes) -> bytes:
 
 
 def _ascending(values: tuple[T, ...]) -> tuple[T, ...]:
-    if len(values) > 1 and any(a >= b for a, b in zip(values, values[1:], strict=False)):  # type: ignore[operator]
+    if len(values) > 1 and any(a >= b for a, b in pairwise(values)):  # type: ignore[operator]
         raise PydanticCustomError("body.order", "the list does not ascend strictly")
     return values
 
@@ -168,7 +169,7 @@ class Member(_Map):
 
 
 def _roster(members: tuple[Member, ...]) -> tuple[Member, ...]:
-    if any(a.key >= b.key for a, b in zip(members, members[1:], strict=False)):
+    if any(a.key >= b.key for a, b in pairwise(members)):
         raise PydanticCustomError("body.order", "the members do not ascend by key")
     if len({member.name for member in members}) < len(members):
         raise PydanticCustomError("open.names", "two members have one name")
@@ -218,9 +219,7 @@ class Settled(_Map):
         return self
 
 
-Settlements = Annotated[
-    tuple[Annotated[Settled, Strict(False)], ...], Strict(False), Field(min_length=1)
-]
+Settlements = Annotated[tuple[Annotated[Settled, Strict(False)], ...], Strict(False), Field(min_length=1)]
 
 
 class Record(_Map):
@@ -430,8 +429,7 @@ class Witness(Record):
 R = TypeVar("R", bound=Record)
 
 KINDS: Final[dict[str, type[Record]]] = {
-    model.kind: model
-    for model in (Open, Message, Roster, Settle, Seal, Ack, Ruling, CardBody, Revocation, Witness)
+    model.kind: model for model in (Open, Message, Roster, Settle, Seal, Ack, Ruling, CardBody, Revocation, Witness)
 }
 
 _CODES: Final = {
@@ -470,9 +468,10 @@ def build(model: type[R], fields: Any) -> R:
         EnvelopeError: `body.*`, `message.*`, `open.names`; of several defects, the one with the lowest rule number.
     """
     try:
-        return model.__pydantic_validator__.validate_python(fields)  # type: ignore[return-value]
+        record: R = model.__pydantic_validator__.validate_python(fields)
     except ValidationError as error:
         raise _refusal(model.kind, error) from None
+    return record
 
 
 def to_map(record: Record) -> dict[str, Any]:

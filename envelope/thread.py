@@ -30,6 +30,7 @@ MAX_ROUNDS: Final = 16
 MAX_NOTES: Final = 64
 CLOCK_TOLERANCE_MS: Final = 300_000
 
+_MODERATOR: Final = frozenset(("moderator",))
 _MAY_APPEND: Final = frozenset(("moderator", "member"))
 _MAY_ACK: Final = frozenset(("moderator", "member", "approver"))
 
@@ -253,9 +254,7 @@ class Thread:
         if envelope.kind != "open":
             raise EnvelopeError("chain.no_open", f"the first record is of kind {envelope.kind}, not an open")
         if self.pinned not in (None, envelope.address):
-            raise EnvelopeError(
-                "chain.pinned", f"the thread is {address_text(envelope.address)}, not {address_text(self.pinned or b'')}"
-            )
+            raise EnvelopeError("chain.pinned", f"the thread is another one: {address_text(envelope.address)}")
         roles = {member.key: member.role for member in record.members}
         if roles.get(envelope.signer) != "moderator":
             raise EnvelopeError("roster.owner", f"the opener {did_key(envelope.signer)} is no moderator of the thread")
@@ -287,10 +286,9 @@ class Thread:
         # 2. roster
         if member is None or member.role is None:
             raise EnvelopeError("roster.stranger", f"{did_key(envelope.signer)} is no member at this place")
-        if member.role not in _MAY_APPEND and not (kind == "roster" and record.change == "leave"):
+        leaves = kind == "roster" and record.change == "leave"
+        if member.role not in (_MODERATOR if kind in ("roster", "seal") else _MAY_APPEND) and not leaves:
             raise EnvelopeError("roster.role", f"the signer is {member.role}, who may not append a {kind}")
-        if kind in ("roster", "seal") and member.role != "moderator" and not (kind == "roster" and record.change == "leave"):
-            raise EnvelopeError("roster.role", f"the signer is {member.role}; a {kind} is a moderator's")
         if kind == "message":
             self._check_recipients(record, envelope.signer)
         elif kind == "roster":
@@ -366,7 +364,7 @@ class Thread:
             if record.needs_ack and member.role not in _MAY_ACK:
                 raise EnvelopeError("roster.unable", f"the recipient {did_key(key)} is {member.role}, who may not ack")
         if record.step is not None and signer != self.owner:
-            raise EnvelopeError("step.owner", f"the step {'/'.join(record.step)} is claimed by another key than the owner's")
+            raise EnvelopeError("step.owner", f"the step {'/'.join(record.step)} is another key's than the owner's")
 
     def _check_message(self, envelope: Envelope[Message], member: MemberState, done: dict[bytes, str]) -> None:
         record = envelope.record
@@ -399,7 +397,7 @@ class Thread:
         if self._author(record.reply_to) != member.number:
             raise EnvelopeError("escalate.author", "the escalated message is another's")
         if flags & _ESCALATION or not flags & _NEEDS:
-            raise EnvelopeError("escalate.target", "the escalated message needs no acknowledgement, or escalates itself")
+            raise EnvelopeError("escalate.target", "the escalated message needs no ack, or is an escalation")
         if flags & (_SETTLED | _RETRACTED) or record.reply_to in done:
             raise EnvelopeError("escalate.late", "the escalated message is settled or retracted")
         target = self._pending[record.reply_to]
@@ -549,7 +547,7 @@ class Thread:
             given = "none" if record.after is None else address_text(record.after)
             raise EnvelopeError("ack.after", f"after is {given}, but the correction to answer is {wanted}")
         if recipient.last is not None and recipient.correction is None:
-            raise EnvelopeError("ack.after", "an ack of the same message is not corrected, so there is nothing to ack anew")
+            raise EnvelopeError("ack.after", "the ack before it was not corrected, so there is nothing to ack anew")
         if recipient.rounds >= MAX_ROUNDS:
             raise EnvelopeError("ack.rounds", f"{did_key(signer)} acknowledged the message {MAX_ROUNDS} times already")
         recipient.last, recipient.answer, recipient.ruling = envelope.address, record.answer, ""
@@ -590,7 +588,7 @@ class Thread:
 
     def _check_place(self, envelope: Envelope[Any]) -> None:
         if len(self._standing) >= MAX_STANDING:
-            raise EnvelopeError("receipts.many", f"{MAX_STANDING} receipts stand already; a chain record must come first")
+            raise EnvelopeError("receipts.many", f"{MAX_STANDING} receipts stand already; a chain record is due")
         if envelope.address in self._standing or envelope.address in self._acks:
             raise EnvelopeError("receipts.repeated", f"the {envelope.kind} stands a second time")
 
@@ -626,19 +624,20 @@ class Thread:
             done[path] = entry.outcome
             return
         assert entry.message is not None
+        message = f"the message {address_text(entry.message)}"
         pending = self._pending.get(entry.message)
         flags = pending.flags if pending else self._flags(entry.message)
         if not flags & _MESSAGE:
-            raise EnvelopeError("settle.unknown", f"{address_text(entry.message)} is no earlier message of the thread")
+            raise EnvelopeError("settle.unknown", f"{message} is none of the thread")
         if (pending.author if pending else self._author(entry.message)) != author:
-            raise EnvelopeError("settle.author", f"the message {address_text(entry.message)} is another's")
+            raise EnvelopeError("settle.author", f"{message} is another's")
         if flags & _SETTLED or entry.message in done:
-            raise EnvelopeError("settle.repeated", f"the message {address_text(entry.message)} is settled already")
+            raise EnvelopeError("settle.repeated", f"{message} is settled already")
         if flags & _RETRACTED and entry.outcome != "failed":
-            raise EnvelopeError("settle.retracted", f"the message {address_text(entry.message)} was retracted; it can only have failed")
+            raise EnvelopeError("settle.retracted", f"{message} was retracted; it can only have failed")
         if entry.outcome == "succeeded" and pending and pending.needs_ack and not pending.acknowledged:
             raise EnvelopeError(
-                "settle.unacknowledged", f"the message {address_text(entry.message)} lacks an accepted and confirmed ack of every recipient"
+                "settle.unacknowledged", f"{message} lacks an accepted and confirmed ack of every recipient"
             )
         if entry.outcome == "approved":
             escalation = pending.escalation if pending else None
@@ -649,9 +648,7 @@ class Thread:
                 or escalation.failed
                 or done.get(escalation.address) == "failed"
             ):
-                raise EnvelopeError(
-                    "settle.approved", f"the message {address_text(entry.message)} has no escalation that every approver accepted"
-                )
+                raise EnvelopeError("settle.approved", f"{message} has no escalation that every approver accepted")
         done[entry.message] = entry.outcome
 
     def _settle(self, entry: Settled, envelope: Envelope[Any], offset: int) -> None:

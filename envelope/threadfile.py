@@ -4,7 +4,6 @@ A record's extent is known from its heads, so that one over the limit is refused
 """
 
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -12,6 +11,7 @@ from typing import BinaryIO, Final
 from envelope import cbor
 from envelope.cose import MAX_ENVELOPE
 from envelope.errors import EnvelopeError
+from envelope.files import write_whole
 
 _BLOCK: Final = 1 << 18
 _HEADS: Final = 2 + 2 + 128 + 1 + 9
@@ -29,8 +29,9 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     try:
         with Path(path).open("rb", buffering=0) as file:
             yield from divide(file)
-    except OSError as error:
-        raise EnvelopeError("file.unreadable", f"{path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise EnvelopeError("file.unreadable", f"{path}: {why}") from None
 
 
 def divide(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -63,23 +64,17 @@ def divide(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         at = min(at + extent, len(buffer))
 
 
-def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """Write records to a file, replacing it as a whole or not at all.
+def write_records(path: str | os.PathLike[str], records: Iterable[bytes], *, replace: bool = True) -> None:
+    """Write records to a file as a whole or not at all; an existing one is replaced, or refused.
 
     Raises:
         EnvelopeError: `file.unreadable`; what stood at the path is then untouched.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with draft.open("xb") as file:
-            file.writelines(records)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise EnvelopeError("file.unreadable", f"{path}: {error.strerror}; nothing was written") from None
-    finally:
-        draft.unlink(missing_ok=True)
+        write_whole(Path(path), records, replace=replace)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise EnvelopeError("file.unreadable", f"{path}: {why}; nothing was written") from None
 
 
 def _extent(buffer: bytes, at: int) -> int:

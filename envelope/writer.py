@@ -1,14 +1,12 @@
-"""Build a thread in memory: links, receipts and signatures are filled in, and nothing is built that would not verify."""
+"""Build a thread in memory: links, receipts and signatures are filled in; nothing is built that would not verify."""
 
 import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from envelope.cose import Envelope, seal_envelope
-from envelope.errors import EnvelopeError
 from envelope.keys import Identity, PublicKey
 from envelope.records import Ack, Message, Open, Record, Roster, Ruling, Seal, Settle, build
 from envelope.thread import Thread
@@ -29,9 +27,7 @@ class ThreadWriter:
         self.records: list[bytes] = []
 
     @classmethod
-    def open(
-        cls, owner: Identity, name: str, members: Iterable[Mapping[str, Any]], **fields: Any
-    ) -> "ThreadWriter":
+    def open(cls, owner: Identity, name: str, members: Iterable[Mapping[str, Any]], **fields: Any) -> "ThreadWriter":
         """Begin a thread as `owner`, who must be one of `members` (maps of key, role, name, card) as moderator."""
         writer = cls()
         fields.setdefault("nonce", secrets.token_bytes(16))
@@ -48,7 +44,7 @@ class ThreadWriter:
     def message(
         self, author: Identity, message_id: str, payload: Any, *, to: Iterable[PublicKey] = (), **fields: Any
     ) -> Envelope[Message]:
-        """Append a message; intent defaults to `request` with recipients and `assert` without, epistemic to `assumed`."""
+        """Append a message; intent defaults to `request` with recipients, else `assert`; epistemic to `assumed`."""
         recipients = tuple(sorted(to)) or None
         fields.setdefault("intent", "request" if recipients else "assert")
         fields.setdefault("epistemic", "assumed")
@@ -87,7 +83,7 @@ class ThreadWriter:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write the thread's records to a new or replaced .thread file, as a whole or not at all."""
-        write_records(Path(path), self.records)
+        write_records(path, self.records)
 
     def _links(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**self.thread.links(), **fields}
