@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nacl.bindings import crypto_sign_open
@@ -31,6 +31,9 @@ SMALL_ORDER: Final = frozenset(
     (y | sign).to_bytes(32, "little") for y in (0, 1, _Y8, _P - _Y8, _P - 1, _P, _P + 1) for sign in (0, _SIGN)
 )
 """The 14 encodings of points of small order: 8 canonical ones, and 6 with y >= p or with x = 0 and the sign bit set."""
+
+_MAX_KEY_FILE: Final = 65_536
+_MAX_PASSPHRASE: Final = 1000
 
 _DID: Final = "did:key:z"
 _MULTICODEC: Final = b"\xed\x01"
@@ -106,6 +109,22 @@ def parse_did(text: str) -> PublicKey:
     return raw[2:]
 
 
+def _passphrase(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        secret = text.encode()
+    except UnicodeEncodeError:
+        raise EnvelopeError("key.passphrase", "the passphrase is no text that UTF-8 can encode") from None
+    if not 1 <= len(secret) <= _MAX_PASSPHRASE:
+        raise EnvelopeError("key.passphrase", f"the passphrase is not 1 to {_MAX_PASSPHRASE} bytes")
+    return secret
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
 class Identity:
     """An Ed25519 key pair that signs. Its secret is shown by nothing but `save`."""
 
@@ -145,45 +164,41 @@ class Identity:
         """
         try:
             with Path(path).open("rb") as file:
-                data = file.read(65_537)
-        except OSError as error:
-            raise EnvelopeError("key.file", f"{path}: {error.strerror}") from None
-        secret = passphrase.encode() if passphrase is not None else None
-        if b"ENCRYPTED" in data and not secret:
+                data = file.read(_MAX_KEY_FILE)
+        except (OSError, ValueError) as error:
+            raise EnvelopeError("key.file", f"{path}: {_reason(error)}") from None
+        encrypted = b"ENCRYPTED" in data
+        if encrypted and not passphrase:
             raise EnvelopeError("key.passphrase", f"{path}: the key is encrypted; give its passphrase")
-        if b"ENCRYPTED" not in data:
-            if secret is not None:
-                raise EnvelopeError("key.passphrase", f"{path}: the key is not encrypted; give no passphrase")
+        if not encrypted and passphrase is not None:
+            raise EnvelopeError("key.passphrase", f"{path}: the key is not encrypted; give no passphrase")
+        secret = _passphrase(passphrase) if encrypted else None
         try:
             key = serialization.load_pem_private_key(data, secret)
-        except (ValueError, TypeError, UnsupportedAlgorithm):
-            if secret is not None:
+        except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
+            if encrypted:
                 raise EnvelopeError("key.passphrase", f"{path}: another passphrase, or a broken file") from None
             raise EnvelopeError("key.file", f"{path}: no PKCS#8 PEM private key") from None
         if not isinstance(key, Ed25519PrivateKey):
             raise EnvelopeError("key.file", f"{path}: a private key, but not of Ed25519")
-        return cls(SigningKey(key.private_bytes_raw()))
+        return cls.from_seed(key.private_bytes_raw())
 
     def save(self, path: str | os.PathLike[str], passphrase: str | None = None) -> None:
         """Write a new PKCS#8 PEM key file, readable by its owner only; never over an existing file.
 
         Raises:
-            EnvelopeError: `key.file`; nothing is left behind then. `key.passphrase` for an empty passphrase.
+            EnvelopeError: `key.file`; nothing is left behind then. `key.passphrase` for one that is empty or too long.
         """
-        if passphrase == "":
-            raise EnvelopeError("key.passphrase", "the passphrase is empty")
+        secret = _passphrase(passphrase)
         data = Ed25519PrivateKey.from_private_bytes(bytes(self._key)).private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption()
-            if passphrase is None
-            else serialization.BestAvailableEncryption(passphrase.encode()),
+            serialization.BestAvailableEncryption(secret) if secret else serialization.NoEncryption(),
         )
         try:
             write_whole(Path(path), [data], replace=False, mode=0o600)
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise EnvelopeError("key.file", f"{path}: {why}; nothing was written") from None
+            raise EnvelopeError("key.file", f"{path}: {_reason(error)}; nothing was written") from None
 
     @property
     def did(self) -> str:

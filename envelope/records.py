@@ -236,8 +236,8 @@ class Open(Record):
     """The first chain record: who takes part, under what name, plan and limits."""
 
     kind = "open"
-    seq: ClassVar[int] = 0
 
+    seq: Annotated[int, Field(ge=0, le=0)] = 0
     name: Name
     nonce: Annotated[bytes, Field(min_length=16, max_length=16)]
     members: Annotated[

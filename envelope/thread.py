@@ -289,6 +289,8 @@ class Thread:
         leaves = kind == "roster" and record.change == "leave"
         if member.role not in (_MODERATOR if kind in ("roster", "seal") else _MAY_APPEND) and not leaves:
             raise EnvelopeError("roster.role", f"the signer is {member.role}, who may not append a {kind}")
+        if record.settled is not None and member.role not in _MAY_APPEND:
+            raise EnvelopeError("roster.role", f"the signer is {member.role}, who may leave, but not settle")
         if kind == "message":
             self._check_recipients(record, envelope.signer)
         elif kind == "roster":

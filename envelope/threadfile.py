@@ -15,6 +15,7 @@ from envelope.files import write_whole
 
 _BLOCK: Final = 1 << 18
 _HEADS: Final = 2 + 2 + 128 + 1 + 9
+_SIGNATURE_HEAD: Final = b"\x58\x40"
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -36,32 +37,21 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 
 def divide(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield offset and bytes of each record of a stream; as `read_records`, which names its file's errors."""
-    buffer, at, base, ended = b"", 0, 0, False
-    while True:
-        wanted = _HEADS
-        while True:
-            if len(buffer) - at < wanted and not ended:
-                block = file.read(max(_BLOCK, wanted - len(buffer) + at))
-                ended = not block
-                base += at
-                buffer, at = buffer[at:] + block, 0
-                continue
-            if wanted > _HEADS or at == len(buffer):
-                break
-            wanted = _extent(buffer, at) or MAX_ENVELOPE
-            if wanted > MAX_ENVELOPE:
-                raise EnvelopeError(
-                    "size.envelope", f"the heads announce a record of {wanted} bytes, more than {MAX_ENVELOPE}"
-                )
-            if len(buffer) - at >= wanted or ended:
-                break
-        if at == len(buffer):
+    stream = _Stream(file)
+    while heads := stream.peek(_HEADS):
+        extent = _announced(heads)
+        if extent > MAX_ENVELOPE:
+            raise EnvelopeError(
+                "size.envelope", f"the heads announce a record of {extent} bytes, more than {MAX_ENVELOPE}"
+            )
+        record = stream.peek(extent)
+        if not extent or (len(record) == extent and record[-66:-64] != _SIGNATURE_HEAD):
+            record = stream.peek(MAX_ENVELOPE)
+            record = record[: _unusual(record)]
+        yield stream.offset, record or stream.peek(MAX_ENVELOPE)
+        if not record:
             return
-        extent = _extent(buffer, at) or _unusual(buffer[at : at + MAX_ENVELOPE])
-        yield base + at, buffer[at : at + (extent or MAX_ENVELOPE)]
-        if not extent:
-            return
-        at = min(at + extent, len(buffer))
+        stream.skip(len(record))
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[bytes], *, replace: bool = True) -> None:
@@ -77,21 +67,39 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes], *, rep
         raise EnvelopeError("file.unreadable", f"{path}: {why}; nothing was written") from None
 
 
-def _extent(buffer: bytes, at: int) -> int:
-    """Return the length of the record at `at` by its heads, or 0 where they are not those of an envelope."""
-    heads = buffer[at : at + _HEADS]
-    if heads[:2] != b"\xd2\x84":
+class _Stream:
+    """Bytes read ahead of a file, as far as they are needed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._ahead = b""
+        self._at = 0
+        self.offset = 0
+
+    def peek(self, size: int) -> bytes:
+        """Return the next `size` bytes, or fewer at the file's end."""
+        while len(self._ahead) - self._at < size:
+            block = self._file.read(max(_BLOCK, size))
+            if not block:
+                break
+            self._ahead = self._ahead[self._at :] + block
+            self._at = 0
+        return self._ahead[self._at : self._at + size]
+
+    def skip(self, size: int) -> None:
+        """Leave the next `size` bytes behind."""
+        self._at += size
+        self.offset += size
+
+
+def _announced(heads: bytes) -> int:
+    """Return the length that an envelope's heads announce, or 0 where they are not those of an envelope."""
+    if heads[:2] != b"\xd2\x84" or (protected := _string_head(heads, 2)) is None:
         return 0
-    end = 2
-    for separator in (b"\xa0", b"\x58\x40"):
-        if (head := _string_head(heads, end)) is None:
-            return 0
-        end = sum(head)
-        if separator == b"\xa0":
-            if heads[end : end + 1] != separator:
-                return 0
-            end += 1
-    return end + 66
+    middle = sum(protected)
+    if heads[middle : middle + 1] != b"\xa0" or (payload := _string_head(heads, middle + 1)) is None:
+        return 0
+    return sum(payload) + 66
 
 
 def _string_head(heads: bytes, at: int) -> tuple[int, int] | None:

@@ -1,0 +1,276 @@
+"""The `envelope` command: keys, cards, addresses, and threads verified and shown offline."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from blake3 import blake3
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from envelope.audit import Observer, verify_file
+from envelope.cards import Card, read_proofs
+from envelope.cose import Envelope, address_text, parse_address
+from envelope.errors import EnvelopeError
+from envelope.keys import Identity, did_key, parse_did
+from envelope.records import CardBody
+from envelope.show import Timeline, escape, render_verdict
+from envelope.threadfile import write_records
+from envelope.trust import TrustStore
+from envelope.verdict import ThreadVerdict
+
+app = typer.Typer(
+    help="Signed agent messages: make keys and cards, verify and show threads. Nothing here needs a network.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+card_app = typer.Typer(help="Make and show capability cards.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(card_app, name="card")
+
+_PROGRESS_FROM_BYTES = 4 << 20
+_EXIT_CODES = """Exit codes: 0 verified, completed and trusted; 1 invalid or unverifiable; 2 usage, or unreadable;
+3 incomplete; 4 a signer is not trusted; 5 verified, but sealed with another outcome or with an open request of another
+member. Of several, the first of 2, 1, 4, 3, 5."""
+
+TrustOption = Annotated[Path | None, typer.Option("--trust", help="A trust.toml that names the keys you trust.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, a line for each file.")]
+KeyOption = Annotated[Path, typer.Option("--key", help="The signer's key file.")]
+
+
+@app.command(epilog="Example: envelope keygen reviewer.pem")
+def keygen(
+    path: Annotated[Path, typer.Argument(help="Where to write the key file; it must not exist.")],
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help="Ask for a passphrase, or take ENVELOPE_PASSPHRASE.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make an Ed25519 key file that only you can read, and print its did:key."""
+    identity = Identity.generate()
+    identity.save(path, _passphrase(confirm=True) if encrypt else None)
+    _say({"did": identity.did, "path": str(path)}, identity.did, as_json)
+
+
+@card_app.command("new", epilog="Example: envelope card new --key me.pem --name Reviewer -c review -o me.card")
+def card_new(
+    key: KeyOption,
+    name: Annotated[str, typer.Option("--name", help="The display name, 1 to 128 bytes.")],
+    capability: Annotated[list[str], typer.Option("--capability", "-c", help="A capability; may be repeated.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the card; it must not exist.")],
+    description: Annotated[str | None, typer.Option("--description", help="What the agent does.")] = None,
+    subject: Annotated[
+        str | None, typer.Option("--for", help="The did:key that the card is about; yours if absent.")
+    ] = None,
+    encrypted: Annotated[bool, typer.Option("--passphrase", help="The key file is encrypted: ask.")] = False,
+) -> None:
+    """Sign a card that says what a key is called and can do. It is a claim until a verifier trusts the key."""
+    identity = Identity.load(key, _passphrase() if encrypted else None)
+    about = None if subject is None else parse_did(subject)
+    card = Card.issue(identity, name=name, capabilities=capability, key=about, description=description)
+    write_records(out, [card.raw], replace=False)
+    typer.echo(address_text(card.envelope.address))
+
+
+@card_app.command("show", epilog="Example: envelope card show release.proofs")
+def card_show(
+    path: Annotated[Path, typer.Argument(help="A card, or a .proofs file.")],
+    trust: TrustOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify the signatures of the cards in a file and show what they claim."""
+    store = TrustStore.load(trust) if trust else None
+    proofs, skipped = read_proofs(path)
+    for envelope in proofs:
+        if as_json:
+            typer.echo(json.dumps(_card_json(envelope, store), ensure_ascii=True))
+        else:
+            _print(_card_lines(envelope, store))
+    for sentence in skipped:
+        _warn(f"skipped: {sentence}")
+
+
+@app.command(epilog=f"Example: envelope verify release.thread --trust trust.toml\n\n{_EXIT_CODES}")
+def verify(
+    files: Annotated[list[Path], typer.Argument(help="Thread files.")],
+    trust: TrustOption = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", help="The address (b3:…) that the thread must have.")
+    ] = None,
+    tip: Annotated[str | None, typer.Option("--tip", help="The address of a record known to be in the thread.")] = None,
+    require_plan: Annotated[
+        bool, typer.Option("--require-plan", help="Exit with 3 if a named plan was not checked.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify threads: who said what, who acknowledged it, whether anything is missing or changed."""
+    store = TrustStore.load(trust) if trust else None
+    codes = set()
+    for path in files:
+        try:
+            verdict = _verify(path, store, thread, tip)
+        except EnvelopeError as error:
+            codes.add(2)
+            if as_json:
+                typer.echo(json.dumps({"file": str(path), "error": {"code": error.code, "text": error.text}}))
+            else:
+                _complain(error)
+            continue
+        code = verdict.exit_code
+        if require_plan and verdict.plan == "unchecked" and code in (0, 5):
+            code = 3
+        codes.add(code)
+        if as_json:
+            typer.echo(json.dumps({"file": str(path), **verdict.as_json(), "exit_code": code}, ensure_ascii=True))
+        else:
+            _print(render_verdict(str(path), verdict))
+    raise typer.Exit(next((code for code in (2, 1, 4, 3, 5) if code in codes), 0))
+
+
+@app.command(epilog=f"Example: envelope show release.thread --trust trust.toml\n\n{_EXIT_CODES}")
+def show(
+    path: Annotated[Path, typer.Argument(help="A thread file.")],
+    trust: TrustOption = None,
+) -> None:
+    """Show a thread as a timeline, with the verdict on top. What did not verify is not shown."""
+    store = TrustStore.load(trust) if trust else None
+    timeline = Timeline(store)
+    verdict = _verify(path, store, observe=timeline.observe)
+    _print(render_verdict(str(path), verdict))
+    _print([Text()])
+    _print(timeline.render())
+    if verdict.integrity != "valid":
+        _print(
+            [
+                Text(
+                    f"   …  from record {verdict.findings[0].index} on nothing verified, so nothing is shown",
+                    "bold red",
+                )
+            ]
+        )
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command(epilog="Example: envelope address README.md")
+def address(
+    path: Annotated[Path, typer.Argument(help="A file that holds one envelope or one blob.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the address of a file's bytes: b3: and their BLAKE3-256 digest, as b3sum computes it."""
+    digest = blake3()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise EnvelopeError("file.unreadable", f"{path}: {why}") from None
+    text = address_text(digest.digest())
+    _say({"path": str(path), "address": text}, text, as_json)
+
+
+def main() -> None:
+    """Run the command; every error that an input can cause ends in a sentence and exit code 2."""
+    try:
+        app()
+    except EnvelopeError as error:
+        _complain(error)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _verify(
+    path: Path,
+    store: TrustStore | None,
+    thread: str | None = None,
+    tip: str | None = None,
+    observe: Observer | None = None,
+) -> ThreadVerdict:
+    pinned = None if thread is None else parse_address(thread)
+    known_tip = None if tip is None else parse_address(tip)
+    size = path.stat().st_size if path.is_file() else 0
+    if observe is None and size >= _PROGRESS_FROM_BYTES and sys.stderr.isatty():
+        columns = (TextColumn("verifying"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        bar: Any = Progress(*columns, console=Console(stderr=True), transient=True)
+        task = bar.add_task("", total=size)
+
+        def observe(envelope: Envelope[Any], index: int, offset: int) -> None:
+            if index % 256 == 0:
+                bar.update(task, completed=offset)
+    else:
+        bar = nullcontext()
+    with bar:
+        return verify_file(path, trust=store, thread=pinned, tip=known_tip, observe=observe)
+
+
+def _card_json(envelope: Envelope[Any], store: TrustStore | None) -> dict[str, Any]:
+    record = envelope.record
+    body = {
+        name: did_key(value)
+        if name in ("key", "successor")
+        else address_text(value)
+        if isinstance(value, bytes)
+        else value
+        for name, value in record.model_dump(exclude_none=True, exclude={"ext", "v"}).items()
+    }
+    known = store.get(envelope.signer) if store is not None else None
+    return {
+        "kind": envelope.kind,
+        "address": address_text(envelope.address),
+        "signer": did_key(envelope.signer),
+        "signer_known_as": known.name if known else None,
+        "claims": body,
+    }
+
+
+def _card_lines(envelope: Envelope[Any], store: TrustStore | None) -> Iterable[Text]:
+    known = store.get(envelope.signer) if store is not None else None
+    who = escape(known.name) if known else "unknown to you"
+    yield Text(f"{envelope.kind}  {address_text(envelope.address)}", "bold")
+    yield Text(f"  signed by     {did_key(envelope.signer)}  ({who})")
+    record = envelope.record
+    if isinstance(record, CardBody):
+        own = "its signer's own" if record.key == envelope.signer else "another than its signer's"
+        yield Text(f"  claims of     {did_key(record.key)}  ({own})")
+        yield Text(f'  the name      "{escape(record.name)}"')
+        yield Text(f"  capabilities  {', '.join(record.capabilities)}")
+        if record.description is not None:
+            yield Text(f"  description   {escape(record.description)}")
+    else:
+        for name, value in _card_json(envelope, store)["claims"].items():
+            yield Text(f"  {name:<13} {escape(str(value))}")
+
+
+def _passphrase(*, confirm: bool = False) -> str:
+    given = os.environ.get("ENVELOPE_PASSPHRASE")
+    if given is not None:
+        return given
+    text: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
+    return text
+
+
+def _say(data: dict[str, Any], text: str, as_json: bool) -> None:
+    typer.echo(json.dumps(data, ensure_ascii=True) if as_json else text)
+
+
+def _print(lines: Iterable[Text]) -> None:
+    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+    for line in lines:
+        console.print(line)
+
+
+def _complain(error: EnvelopeError) -> None:
+    _warn(f"error: {error.code}: {error.text}")
+
+
+def _warn(sentence: str) -> None:
+    typer.echo(escape(sentence), err=True)

@@ -1,0 +1,261 @@
+"""A thread as a person reads it: who said what to whom, what was answered and ruled, what became of it.
+
+Everything that comes from a record is escaped: what could move a cursor, hide or reorder text is shown as its code.
+Only records that verified are shown.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.text import Text
+
+from envelope.cose import Envelope, address_text
+from envelope.keys import PublicKey, did_key
+from envelope.records import Ack, Blob, Chained, Message, Open, Roster, Ruling, Seal, Settled
+from envelope.trust import TrustStore
+from envelope.verdict import Finding, ThreadVerdict
+
+_HIDDEN_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+_BLANK_LETTERS: Final = frozenset(
+    map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10)))
+) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
+_LONGEST_TEXT: Final = 4_000
+
+
+def escape(text: str) -> str:
+    r"""Return `text` with every character that does not show as itself written as `\xNN`, `\uNNNN` or `\UNNNNNNNN`."""
+    return "".join(map(_escape, text)) if not (text.isascii() and text.isprintable() and "\\" not in text) else text
+
+
+def _escape(char: str) -> str:
+    if char == "\\":
+        return "\\\\"
+    if unicodedata.category(char) not in _HIDDEN_CATEGORIES and char not in _BLANK_LETTERS:
+        return char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def short(address: bytes) -> str:
+    """Return enough of an address to tell it from its neighbours."""
+    return address_text(address)[:15] + "…"
+
+
+@dataclass(slots=True)
+class _Entry:
+    envelope: Envelope[Any]
+    answers: list[Envelope[Any]] = field(default_factory=list)
+    settled: Settled | None = None
+    settled_by: PublicKey = b""
+
+
+class Timeline:
+    """Collects the records that a verifier accepts, and renders them message by message.
+
+    Args:
+        trust: where names come from; a name from the thread is quoted as a claim beside the key.
+    """
+
+    def __init__(self, trust: TrustStore | None = None) -> None:
+        self._trust: Mapping[PublicKey, Any] = trust or {}
+        self._claims: dict[PublicKey, str] = {}
+        self._entries: list[_Entry] = []
+        self._messages: dict[bytes, _Entry] = {}
+        self._acks: dict[bytes, _Entry] = {}
+        self._steps: list[tuple[int, Settled]] = []
+
+    def observe(self, envelope: Envelope[Any], index: int, offset: int) -> None:
+        """Take the next accepted record."""
+        record = envelope.record
+        if isinstance(record, Ack):
+            entry = self._messages[record.message]
+            entry.answers.append(envelope)
+            self._acks[envelope.address] = entry
+            return
+        if isinstance(record, Ruling):
+            self._acks[record.ack].answers.append(envelope)
+            return
+        if isinstance(record, Open):
+            self._claims.update((member.key, member.name) for member in record.members)
+        elif isinstance(record, Roster) and record.name is not None:
+            self._claims[record.key] = record.name
+        entry = _Entry(envelope)
+        if isinstance(record, Chained):
+            for settled in record.settled or ():
+                if settled.message is not None:
+                    self._messages[settled.message].settled = settled
+                else:
+                    self._steps.append((len(self._entries), settled))
+        self._entries.append(entry)
+        self._messages[envelope.address] = entry
+
+    def render(self) -> Iterator[Text]:
+        """Yield the timeline, a line at a time."""
+        steps = iter([*self._steps, (len(self._entries), None)])
+        place, step = next(steps)
+        for number, entry in enumerate(self._entries):
+            while step is not None and place <= number:
+                yield from self._step(step)
+                place, step = next(steps)
+            yield from self._chain_record(number, entry)
+
+    def name(self, key: PublicKey) -> str:
+        """Return how a key is called: by the verifier's name, or its did:key with the thread's claim quoted."""
+        if (known := self._trust.get(key)) is not None:
+            return escape(known.name)
+        claim = self._claims.get(key)
+        return did_key(key) + (f' (claims "{escape(claim)}")' if claim else "")
+
+    def _chain_record(self, number: int, entry: _Entry) -> Iterator[Text]:
+        envelope = entry.envelope
+        record = envelope.record
+        head = Text()
+        head.append(f"{number:>4}  {_time(record.sent_at)}  ", "dim")
+        head.append(self.name(envelope.signer), "bold")
+        if isinstance(record, Open):
+            head.append(" opens ").append(escape(record.name), "bold").append(f"  {short(envelope.address)}", "dim")
+            yield head
+            for member in record.members:
+                yield _under(f"{self.name(member.key)}, {member.role}, called {escape(member.name)}")
+            for label, value in (("room", record.room), ("plan", record.plan), ("follows", record.follows)):
+                if value is not None:
+                    yield _under(f"{label} {address_text(value) if isinstance(value, bytes) else escape(value)}")
+            if record.limits is not None:
+                yield _under(
+                    f"limits: {record.limits.bytes or 'any'} bytes, {record.limits.messages or 'any'} messages"
+                )
+        elif isinstance(record, Message):
+            yield from self._message(head, entry)
+        elif isinstance(record, Roster):
+            role = f" as {record.role}" if record.role else ""
+            head.append(f" {_CHANGES[record.change]} {self.name(record.key)}{role}")
+            yield head
+        elif isinstance(record, Seal):
+            style = "bold green" if record.outcome == "completed" else "bold red"
+            head.append(" seals the thread ").append(record.outcome, style)
+            if record.status:
+                head.append(f", status {escape(record.status)}")
+            yield head
+            if record.reason is not None:
+                yield from _content(record.reason, "│ ")
+        else:
+            yield head.append(" settles")
+
+    def _message(self, head: Text, entry: _Entry) -> Iterator[Text]:
+        envelope = entry.envelope
+        record: Message = envelope.record
+        to = ", ".join(self.name(key) for key in record.to or ()) or "the thread"
+        head.append(" → ").append(to, "bold").append(f"  {record.intent} ").append(escape(record.id), "bold cyan")
+        head.append(f" [{record.epistemic}]")
+        head.append(f"  {short(envelope.address)}", "dim")
+        yield head
+        if record.reply_to is not None:
+            target = self._messages[record.reply_to].envelope.record
+            yield _under(f"in reply to {escape(target.id)}")
+        if record.step is not None:
+            yield _under(f"step {escape('/'.join(record.step))}")
+        yield from _content(record.payload, "│ ")
+        if record.provenance is not None:
+            evidence = record.provenance.evidence or ()
+            yield _under(f"source {escape(record.provenance.source)}, {len(evidence)} pieces of evidence")
+            for address in evidence:
+                yield _under(f"  {address_text(address)}")
+        for answer in entry.answers:
+            yield from self._answer(answer)
+        if (settled := entry.settled) is not None:
+            yield _under("└ " + _settlement(settled), "green" if settled.outcome == "succeeded" else "yellow")
+            if settled.result is not None:
+                yield from _content(settled.result, "    ")
+        elif record.needs_ack:
+            yield _under("└ not settled", "yellow")
+
+    def _answer(self, envelope: Envelope[Any]) -> Iterator[Text]:
+        record: Ack | Ruling = envelope.record
+        who = self.name(envelope.signer)
+        if isinstance(record, Ruling):
+            yield _under(f"│   {who} {'confirms' if record.ruling == 'confirm' else 'corrects:'}")
+            if record.correction is not None:
+                yield from _content(record.correction, "│   │ ")
+            return
+        accepts = record.answer == "accept"
+        yield _under(f"├ {who} {'accepts, having understood:' if accepts else 'declines:'}", "" if accepts else "red")
+        yield from _content(record.restatement, "│ │ ")
+
+    def _step(self, settled: Settled) -> Iterator[Text]:
+        path = escape("/".join(settled.step or ()))
+        yield _under(f"step {path}, ungated: {_settlement(settled)}", "yellow" if settled.outcome == "failed" else "")
+
+
+_CHANGES: Final = {"admit": "admits", "role": "changes the role of", "remove": "removes", "leave": "lets go"}
+
+
+def render_verdict(label: str, verdict: ThreadVerdict, timeline: Timeline | None = None) -> Iterator[Text]:
+    """Yield a verdict for a person: the axes, the counts, the signers, the findings."""
+    style = {0: "bold green", 5: "bold yellow", 3: "bold yellow", 4: "bold yellow"}.get(verdict.exit_code, "bold red")
+    head = Text(f"{escape(label)}: ")
+    head.append(str(verdict), style)
+    yield head
+    if verdict.thread is not None:
+        yield Text(f"  thread    {escape(verdict.name or '')}  {address_text(verdict.thread)}")
+    yield Text(
+        f"  records   {verdict.records}; messages {verdict.messages}: acknowledged {verdict.acknowledged}, "
+        f"approved {verdict.approved}, declined {verdict.declined}; steps without a message {verdict.ungated}; "
+        f"pending receipts {verdict.pending}"
+    )
+    for signer in verdict.signers:
+        known = f"{escape(signer.name)} ({signer.role})" if signer.name is not None else "unknown"
+        line = Text("  signer    ").append(known, "bold" if signer.trust == "trusted" else "bold yellow")
+        line.append(f"  {did_key(signer.key)}")
+        yield line if signer.name is not None else line.append(f'  claims "{escape(signer.claimed_name)}"')
+    for finding in verdict.findings:
+        yield from _finding(finding)
+    if verdict.omitted:
+        yield Text(f"  {verdict.omitted} more findings are not shown")
+
+
+def _finding(finding: Finding) -> Iterator[Text]:
+    word = "note" if finding.effect == "note" else "finding"
+    line = Text(f"  {word:<9} ").append(finding.code, "bold" if word == "note" else "bold red")
+    line.append(f" (rule {finding.rule})")
+    if finding.index is not None:
+        line.append(f" at record {finding.index}, byte {finding.offset}")
+    if finding.address is not None:
+        line.append(f", {address_text(finding.address)}")
+    yield line
+    yield Text(f"            {escape(finding.text)}")
+    yield Text(f"            {finding.advice}", "dim")
+
+
+def _settlement(settled: Settled) -> str:
+    words = [f"settled {settled.outcome}"]
+    if settled.by is not None:
+        words.append(f"by {short(settled.by)}")
+    if settled.status is not None:
+        words.append(f"status {escape(settled.status)}")
+    if settled.attempts is not None:
+        words.append(f"attempts {settled.attempts}")
+    return ", ".join(words)
+
+
+def _content(content: str | Blob, prefix: str) -> Iterator[Text]:
+    if isinstance(content, Blob):
+        yield _under(f"{prefix}{content.bytes} bytes outside the thread, {address_text(content.address)}")
+        return
+    for line in content[:_LONGEST_TEXT].split("\n"):
+        yield _under(prefix + escape(line))
+    if len(content) > _LONGEST_TEXT:
+        yield _under(f"{prefix}… {len(content) - _LONGEST_TEXT} characters more")
+
+
+def _under(text: str, style: str = "") -> Text:
+    return Text(" " * 6 + text, style)
+
+
+def _time(sent_at: int) -> str:
+    try:
+        return datetime.fromtimestamp(sent_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{sent_at} ms"

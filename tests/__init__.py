@@ -1,0 +1,1 @@
+"""The tests; `tests.specgen` and `tests.cddl` are shared by several of them."""

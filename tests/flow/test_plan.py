@@ -1,0 +1,617 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import FrozenInstanceError
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio.lowlevel
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envelope.cbor import decode, encode
+from flow.budget import Limits
+from flow.errors import PlanError
+from flow.machine import Machine, Transition
+from flow.plan import Draft, Finding, Plan, Step, document, validate
+
+pytestmark = pytest.mark.anyio
+
+MACHINE = Machine("draft", [("draft", "review", "reviewed"), ("reviewed", "ship", "released")])
+EVIDENCE = {"source": "build log", "evidence": (bytes(32),)}
+
+
+def step(id: str, *needs: str, target: str = "reviewed", **fields: Any) -> Step:  # noqa: A002
+    return Step(id, **{"target": target, "needs": needs, "payload": f"Do {id}", **fields})
+
+
+def release() -> Plan:
+    return Plan([step("review", to=["reviewer"]), step("ship", "review", target="released", to=["reviewer"])])
+
+
+def judge(message: object, ack: object) -> None: ...
+
+
+def read(plan: Plan, machine: Machine = MACHINE, limits: Limits = Limits(), **more: Any) -> Any:  # noqa: B008
+    return decode(document(plan, machine, limits, judge, **more))
+
+
+def refused(code: str, id: str = "review", **fields: Any) -> str:  # noqa: A002
+    """Build a step that must be refused with this code, its id named in error and text; return the text."""
+    with pytest.raises(PlanError) as caught:
+        step(id, **fields)
+    assert (caught.value.code, caught.value.step) == (code, id)
+    assert f"step {id!r}, {code.removeprefix('plan.')}: " in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.rule("P1")
+def test_a_step_asks_every_peer_before_it_fires_and_allows_one_correction() -> None:
+    made = Step("review", target="reviewed", payload="Check release 1.4")
+    assert (made.needs, made.to, made.gate, made.ack_timeout, made.corrections) == ((), (), "before", None, 1)
+    assert (made.payload_from, made.capability) == (None, None)
+
+
+@pytest.mark.rule("P2")
+@pytest.mark.parametrize("id", ["", " ", "a b", "a#2", "-a", "a\n", "x" * 65, None, 7])
+def test_an_id_that_is_no_name_is_refused_and_shown(id: Any) -> None:  # noqa: A002
+    with pytest.raises(PlanError) as caught:
+        Step(id, target="reviewed", payload="x")
+    assert caught.value.code == "plan.id"
+    assert f"step {id!r}" in str(caught.value)
+
+
+@pytest.mark.rule("P2")
+def test_an_id_taken_twice_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match="step 'review', id: another step has this id") as caught:
+        Plan([step("review"), step("ship"), step("review")])
+    assert (caught.value.code, caught.value.step) == ("plan.id", "review")
+
+
+@pytest.mark.rule("P3")
+def test_a_need_that_is_no_step_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match="step 'ship', needs: 'reviwe' is no step") as caught:
+        Plan([step("review"), step("ship", "review", "reviwe")])
+    assert (caught.value.code, caught.value.step) == ("plan.needs", "ship")
+
+
+@pytest.mark.rule("P3")
+def test_a_need_named_twice_is_refused() -> None:
+    assert "'a' is named twice" in refused("plan.needs", needs=["a", "b", "a"])
+
+
+@pytest.mark.rule("P3")
+@pytest.mark.parametrize("need", ["", "a#2", None])
+def test_a_need_that_is_no_name_is_refused(need: Any) -> None:
+    assert f"{need!r} is no name of steps" in refused("plan.needs", needs=[need])
+
+
+@pytest.mark.rule("P4")
+@pytest.mark.parametrize(
+    ("needs", "path"),
+    [
+        ({"a": "a"}, "a -> a"),
+        ({"a": "b", "b": "a"}, "a -> b -> a"),
+        ({"a": "c", "b": "a", "c": "b"}, "a -> c -> b -> a"),
+        ({"x": "a", "a": "b", "b": "a"}, "a -> b -> a"),
+    ],
+)
+def test_a_circle_of_needs_is_refused_and_printed_as_a_path(needs: dict[str, str], path: str) -> None:
+    with pytest.raises(PlanError, match=f": {path}; take one need out") as caught:
+        Plan([step("first"), *(step(id, "first", need) for id, need in needs.items())])  # noqa: A001
+    assert caught.value.code == "plan.needs"
+    assert caught.value.step in path.split(" -> ")
+
+
+@pytest.mark.rule("P5")
+@pytest.mark.parametrize("field", ["needs", "to"])
+@pytest.mark.parametrize("given", ["reviewer", None, 7])
+def test_a_text_in_place_of_a_list_is_refused(field: str, given: Any) -> None:
+    assert f"{given!r} is no list" in refused(f"plan.{field}", **{field: given})
+
+
+@pytest.mark.rule("P5")
+@pytest.mark.parametrize("given", ["review", None, step("review")])
+def test_what_is_no_list_of_steps_is_refused(given: Any) -> None:
+    with pytest.raises(PlanError, match="give a list of steps") as caught:
+        Plan(given)
+    assert caught.value.code == "plan.steps"
+
+
+@pytest.mark.rule("P5")
+def test_what_is_no_step_is_refused_and_shown() -> None:
+    with pytest.raises(PlanError, match="'ship' is no Step"):
+        Plan([step("review"), "ship"])  # type: ignore[list-item]
+
+
+@pytest.mark.rule("P6")
+def test_a_plan_without_steps_is_refused() -> None:
+    with pytest.raises(PlanError, match="at least one") as caught:
+        Plan([])
+    assert caught.value.code == "plan.steps"
+
+
+@pytest.mark.rule("P7")
+@pytest.mark.parametrize("payload", ["", " \t\r\n", "\ud800", b"bytes", 7])
+def test_a_payload_that_is_blank_or_no_text_is_refused(payload: Any) -> None:
+    assert "not blank" in refused("plan.payload", payload=payload)
+
+
+@pytest.mark.rule("P7")
+@pytest.mark.parametrize("payload", ["\u00a0", "\x0b", " x "])
+def test_only_tab_line_ends_and_space_count_as_blank(payload: str) -> None:
+    assert step("review", payload=payload).payload == payload
+
+
+@pytest.mark.rule("P7")
+@pytest.mark.parametrize("gate", ["before", "after", "none"])
+def test_a_payload_and_a_function_for_it_are_refused_together(gate: str) -> None:
+    assert "choose one" in refused("plan.payload", payload="x", payload_from=str, gate=gate)
+
+
+@pytest.mark.rule("P7")
+@pytest.mark.parametrize("gate", ["before", "after"])
+def test_a_gated_step_that_says_nothing_is_refused(gate: str) -> None:
+    assert "give payload or payload_from" in refused("plan.payload", payload=None, gate=gate)
+
+
+@pytest.mark.rule("P7")
+def test_a_step_that_is_not_gated_may_say_nothing() -> None:
+    assert step("review", payload=None, gate="none").payload is None
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize("target", ["", "a b", None])
+def test_a_target_that_is_no_name_is_refused(target: Any) -> None:
+    assert f"{target!r} is no status" in refused("plan.target", target=target)
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize("gate", ["", "Before", None])
+def test_a_gate_of_another_kind_is_refused(gate: Any) -> None:
+    assert f"{gate!r}: one of" in refused("plan.gate", gate=gate)
+
+
+@pytest.mark.rule("P9")
+@pytest.mark.parametrize("timeout", [0, -1, 0.0009, float("nan"), float("inf"), True, "30", 2**53 / 1000 + 1])
+def test_an_ack_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+    assert f"{timeout!r}: seconds" in refused("plan.ack_timeout", ack_timeout=timeout)
+
+
+@pytest.mark.rule("P9")
+@pytest.mark.parametrize("timeout", [0.001, 30, 2.5, None])
+def test_an_ack_timeout_from_a_millisecond_is_taken(timeout: float | None) -> None:
+    assert step("review", ack_timeout=timeout).ack_timeout == timeout
+
+
+@pytest.mark.rule("P9")
+@pytest.mark.parametrize("corrections", [-1, 16, 1.0, True, None])
+def test_a_number_of_corrections_beyond_what_acks_allow_is_refused(corrections: Any) -> None:
+    assert f"{corrections!r}: a whole number" in refused("plan.corrections", corrections=corrections)
+
+
+@pytest.mark.rule("P9")
+@pytest.mark.parametrize("corrections", [0, 15])
+def test_no_correction_and_fifteen_are_taken(corrections: int) -> None:
+    assert step("review", corrections=corrections).corrections == corrections
+
+
+@pytest.mark.rule("P10")
+@pytest.mark.parametrize("member", ["", "a#2", "did:key:z6Mk", None])
+def test_a_member_that_is_no_name_is_refused(member: Any) -> None:
+    assert f"{member!r} is no name of members" in refused("plan.to", to=[member])
+
+
+@pytest.mark.rule("P10")
+def test_a_member_addressed_twice_is_refused() -> None:
+    assert "'b' is named twice" in refused("plan.to", to=["a", "b", "b"])
+
+
+@pytest.mark.rule("P10")
+@pytest.mark.parametrize("capability", ["", "Review", "-a", "a b", "x" * 65, 7])
+def test_a_capability_of_another_form_is_refused(capability: Any) -> None:
+    assert f"{capability!r}: the form is" in refused("plan.capability", capability=capability)
+
+
+@pytest.mark.rule("P10")
+def test_a_capability_is_lower_case_and_may_hold_dots() -> None:
+    assert step("review", capability="code.review_v2").capability == "code.review_v2"
+
+
+def ids(plan: Plan) -> list[str]:
+    return [step.id for step in plan.order]
+
+
+@pytest.mark.rule("P11")
+def test_of_the_ready_steps_the_one_declared_first_is_next() -> None:
+    plan = Plan([step("last", "a", "b"), step("b"), step("b2", "b"), step("a"), step("a2", "a")])
+    assert ids(plan) == ["b", "b2", "a", "last", "a2"]
+    assert [step.id for step in plan.steps] == ["last", "b", "b2", "a", "a2"]
+
+
+@pytest.mark.rule("P12")
+def test_a_step_cannot_be_changed_nor_can_its_lists_from_outside() -> None:
+    needs = ["a"]
+    made = Step("review", target="reviewed", payload="x", needs=needs)
+    needs.append("b")
+    assert made.needs == ("a",)
+    with pytest.raises(FrozenInstanceError):
+        made.target = "released"  # type: ignore[misc]
+
+
+@pytest.mark.rule("P12")
+def test_two_plans_may_share_their_steps() -> None:
+    shared = [step("a"), step("b", "a")]
+    first, second = Plan(shared), Plan([*shared, step("c", "b")])
+    assert (ids(first), ids(second)) == (["a", "b"], ["a", "b", "c"])
+
+
+@pytest.mark.rule("P13")
+async def test_a_payload_stands_for_a_draft_of_it() -> None:
+    assert await step("review", payload="Check").draft({}) == Draft("Check")
+
+
+@pytest.mark.rule("P13")
+async def test_a_payload_function_may_be_sync_or_async_and_give_text_or_draft() -> None:
+    async def later(record: dict[str, str]) -> Draft:
+        await anyio.lowlevel.checkpoint()
+        return Draft(f"Check {record['release']}", confidence=80)
+
+    def now(record: dict[str, str]) -> str:
+        return f"Check {record['release']}"
+
+    record = {"release": "1.4"}
+    assert await step("a", payload=None, payload_from=now).draft(record) == Draft("Check 1.4")
+    assert await step("a", payload=None, payload_from=later).draft(record) == Draft("Check 1.4", confidence=80)
+
+
+@pytest.mark.rule("P13")
+async def test_a_payload_function_cannot_change_the_record() -> None:
+    def spoil(record: dict[str, list[int]]) -> str:
+        record["log"].clear()
+        return "x"
+
+    record = {"log": [1]}
+    await step("a", payload=None, payload_from=spoil).draft(record)
+    assert record == {"log": [1]}
+
+
+@pytest.mark.rule("P13")
+@pytest.mark.parametrize("made", [None, 7, b"bytes", "", " "])
+async def test_a_payload_function_that_gives_neither_text_nor_draft_is_refused(made: Any) -> None:
+    with pytest.raises(PlanError) as caught:
+        await step("a", payload=None, payload_from=lambda record: made).draft({})
+    assert caught.value.code == "plan.draft"
+
+
+@pytest.mark.rule("P13")
+async def test_what_a_payload_function_raises_comes_out_as_it_was() -> None:
+    error = LookupError("no such release")
+
+    def fail(record: Any) -> str:
+        raise error
+
+    with pytest.raises(LookupError) as caught:
+        await step("a", payload=None, payload_from=fail).draft({})
+    assert caught.value is error
+
+
+@pytest.mark.rule("P14")
+def test_a_draft_is_assumed_plain_text_unless_it_says_otherwise() -> None:
+    draft = Draft("x")
+    assert (draft.epistemic, draft.media_type, draft.confidence) == ("assumed", None, None)
+    assert (draft.provenance, draft.context) == (None, ())
+
+
+@pytest.mark.rule("P15")
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"payload": " "}, "payload ' '"),
+        ({"payload": b"x"}, "payload b'x'"),
+        ({"epistemic": "certain"}, "epistemic 'certain'"),
+        ({"confidence": -1}, "confidence -1"),
+        ({"confidence": 101}, "confidence 101"),
+        ({"confidence": 0.5}, "confidence 0.5"),
+        ({"confidence": True}, "confidence True"),
+        ({"provenance": {}}, "name its source"),
+        ({"provenance": {"evidence": (bytes(32),)}}, "name its source"),
+        ({"epistemic": "verified"}, "source and evidence"),
+        ({"epistemic": "verified", "provenance": {"source": "log"}}, "source and evidence"),
+        ({"context": [bytes(31)]}, "32 bytes"),
+        ({"context": ["b3:"]}, "32 bytes"),
+        ({"context": "b" * 32}, "32 bytes"),
+        ({"context": [bytes(32)] * 65}, "at most 64"),
+    ],
+)
+def test_a_draft_that_no_message_could_carry_is_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(PlanError, match=named) as caught:
+        Draft(**{"payload": "x", **fields})
+    assert caught.value.code == "plan.draft"
+
+
+@pytest.mark.rule("P15")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"epistemic": "verified", "provenance": EVIDENCE},
+        {"epistemic": "untrusted-input"},
+        {"epistemic": "inferred", "confidence": 0},
+        {"confidence": 100, "context": [bytes(32)] * 64},
+    ],
+)
+def test_a_draft_within_the_bounds_is_taken(fields: dict[str, Any]) -> None:
+    assert Draft("x", **fields).payload == "x"
+
+
+@pytest.mark.rule("P16")
+def test_a_plan_that_fits_its_machine_has_no_findings() -> None:
+    assert validate(release(), MACHINE) == []
+
+
+@pytest.mark.rule("P16")
+def test_a_step_without_a_row_to_its_target_is_found() -> None:
+    plan = Plan([step("ship", target="released")])
+    (finding,) = validate(plan, MACHINE)
+    assert (finding.code, finding.step) == ("plan.no_row", "ship")
+    assert "step 'ship': no row leads from 'draft' to 'released'" in finding.text
+
+
+@pytest.mark.rule("P16")
+def test_a_step_with_two_rows_to_its_target_is_found_with_their_triggers() -> None:
+    machine = Machine("draft", [("draft", "review", "reviewed"), ("draft", "skim", "reviewed")])
+    (finding,) = validate(Plan([step("review")]), machine)
+    assert (finding.code, finding.step) == ("plan.two_rows", "review")
+    assert "'review' and 'skim' both lead from 'draft' to 'reviewed'" in finding.text
+
+
+@pytest.mark.rule("P16")
+def test_a_step_starts_from_the_target_of_the_one_before_it_in_the_order_of_the_run() -> None:
+    ship_first = [step("ship", "review", target="released"), step("review")]
+    assert validate(Plan(ship_first), MACHINE) == []
+    twice = [step("review"), step("again"), step("ship", target="released")]
+    assert [finding.step for finding in validate(Plan(twice), MACHINE)] == ["again"]
+
+
+@pytest.mark.rule("P16")
+def test_all_findings_are_told_in_the_order_of_the_run() -> None:
+    plan = Plan([step("c", "b", target="nowhere"), step("a"), step("b", "a", target="draft")])
+    assert [(f.code, f.step) for f in validate(plan, MACHINE)] == [("plan.no_row", "b"), ("plan.no_row", "c")]
+
+
+def text_of(record: Any) -> str:
+    return "x"
+
+
+def ready(record: Any, call: Any) -> bool:
+    return True
+
+
+def entered(record: Any, call: Any) -> Any:
+    return record
+
+
+@pytest.mark.rule("P17", "P18")
+def test_the_document_of_a_small_plan_holds_what_was_given_and_nothing_else() -> None:
+    assert read(release()) == {
+        "v": 1,
+        "plan": [
+            {
+                "id": "review",
+                "target": "reviewed",
+                "to": ["reviewer"],
+                "payload": "Do review",
+                "gate": "before",
+                "corrections": 1,
+            },
+            {
+                "id": "ship",
+                "target": "released",
+                "needs": ["review"],
+                "to": ["reviewer"],
+                "payload": "Do ship",
+                "gate": "before",
+                "corrections": 1,
+            },
+        ],
+        "machine": {
+            "initial": "draft",
+            "rows": [
+                {"source": "draft", "trigger": "review", "target": "reviewed"},
+                {"source": "reviewed", "trigger": "ship", "target": "released"},
+            ],
+        },
+        "judge": "judge",
+    }
+
+
+@pytest.mark.rule("P17")
+def test_the_document_holds_every_field_of_plan_machine_and_limits() -> None:
+    machine = Machine("draft", [Transition("draft", "review", "reviewed", ready, adapt := partial(entered), entered)])
+    plan = Plan(
+        [
+            step(
+                "review",
+                payload=None,
+                payload_from=text_of,
+                to=["b", "a"],
+                capability="review",
+                gate="after",
+                ack_timeout=2.5,
+                corrections=0,
+            )
+        ]
+    )
+    found = read(plan, machine, Limits(100, 10), names={"adapt": adapt})
+    assert found["plan"] == [
+        {
+            "id": "review",
+            "target": "reviewed",
+            "payload_from": "text_of",
+            "to": ["a", "b"],
+            "capability": "review",
+            "gate": "after",
+            "ack_timeout_ms": 2500,
+            "corrections": 0,
+        }
+    ]
+    assert found["machine"]["rows"][0]["guard"] == "ready"
+    assert found["machine"]["rows"][0]["on_exit"] == "adapt"
+    assert found["machine"]["rows"][0]["on_entry"] == "entered"
+    assert found["limits"] == {"bytes": 100, "messages": 10}
+
+
+@pytest.mark.rule("P17")
+def test_the_document_is_canonical_and_its_bytes_stay_as_they_are() -> None:
+    made = document(release(), MACHINE, Limits(), judge)
+    assert encode(decode(made)) == made
+    assert blake3(made).hexdigest() == "9bce8bc2ea49b6181d3678590b9253b303fe114b9324385478cfeba181ea1bb7"
+
+
+@pytest.mark.rule("P17")
+def test_another_process_makes_the_same_document() -> None:
+    program = (
+        "from flow.plan import *; from flow.machine import *; from flow.budget import *\n"
+        "def judge(m, a): ...\n"
+        "p = Plan([Step('review', target='reviewed', payload='Do review', to=['c', 'a', 'b'])])\n"
+        "m = Machine('draft', [('draft', 'review', 'reviewed')])\n"
+        "print(document(p, m, Limits(5), judge).hex())"
+    )
+    plan = Plan([step("review", to=["b", "a", "c"])])
+    machine = Machine("draft", [("draft", "review", "reviewed")])
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    assert made == document(plan, machine, Limits(5), judge).hex()
+
+
+@pytest.mark.rule("P17")
+def test_the_order_of_needs_does_not_matter_and_that_of_steps_and_rows_does() -> None:
+    def made(*needs: str, swap: bool = False, rows: int = 1) -> bytes:
+        steps = [step("a"), step("b")][:: -1 if swap else 1]
+        machine = Machine("draft", [("draft", "x", "reviewed"), ("draft", "y", "reviewed")][::rows])
+        return document(Plan([*steps, step("c", *needs)]), machine, Limits(), judge)
+
+    assert made("a", "b") == made("b", "a")
+    assert len({made("a", "b"), made("a", "b", swap=True), made("a", "b", rows=-1)}) == 3
+
+
+@pytest.mark.rule("P18")
+@pytest.mark.parametrize(("seconds", "ms"), [(0.001, 1), (0.0015, 2), (0.1 * 3, 300), (30, 30_000)])
+def test_times_stand_in_whole_milliseconds(seconds: float, ms: int) -> None:
+    assert read(Plan([step("review", ack_timeout=seconds)]))["plan"][0]["ack_timeout_ms"] == ms
+
+
+@pytest.mark.rule("P19")
+def test_a_registered_name_stands_before_a_functions_own() -> None:
+    plan = Plan([step("review", payload=None, payload_from=text_of)])
+    assert read(plan, names={"release.text": text_of})["plan"][0]["payload_from"] == "release.text"
+    assert read(plan)["plan"][0]["payload_from"] == "text_of"
+
+
+@pytest.mark.rule("P19")
+@pytest.mark.parametrize("nameless", [lambda record: "x", partial(text_of)])
+def test_a_function_without_a_name_is_refused_until_it_is_registered(nameless: Callable[..., str]) -> None:
+    plan = Plan([step("review", payload=None, payload_from=nameless)])
+    with pytest.raises(PlanError, match="use a def, or register it") as caught:
+        read(plan)
+    assert caught.value.code == "plan.function"
+    assert read(plan, names={"text": nameless})["plan"][0]["payload_from"] == "text"
+
+
+@pytest.mark.rule("P19")
+def test_two_functions_of_one_name_are_refused_until_one_is_registered() -> None:
+    def other() -> Callable[..., str]:
+        def text_of(record: Any) -> str:
+            return "y"
+
+        return text_of
+
+    second = other()
+    plan = Plan(
+        [step("a", payload=None, payload_from=text_of), step("b", payload=None, payload_from=second, target="released")]
+    )
+    with pytest.raises(PlanError, match="two functions are called 'text_of'") as caught:
+        read(plan)
+    assert caught.value.code == "plan.function"
+    assert read(plan, names={"other": second})["plan"][1]["payload_from"] == "other"
+
+
+@pytest.mark.rule("P19")
+def test_one_function_may_stand_in_several_places() -> None:
+    plan = Plan([step("a", payload=None, payload_from=text_of), step("b", payload=None, payload_from=text_of)])
+    assert [found["payload_from"] for found in read(plan)["plan"]] == ["text_of", "text_of"]
+
+
+IDS = st.sampled_from("abcdefg")
+GRAPHS = st.dictionaries(IDS, st.sets(IDS, max_size=3), min_size=1, max_size=7)
+
+
+def reaches_itself(graph: dict[str, set[str]], start: str) -> bool:
+    reached: set[str] = set()
+    left = set(graph[start])
+    while left:
+        reached |= left
+        left = {need for id_ in left for need in graph[id_]} - reached
+    return start in reached
+
+
+@pytest.mark.rule("P3", "P4", "P11")
+@given(GRAPHS)
+def test_exactly_the_graphs_without_a_circle_are_plans_and_their_order_keeps_the_needs(
+    graph: dict[str, set[str]],
+) -> None:
+    known = all(needs <= graph.keys() for needs in graph.values())
+    circular = known and any(reaches_itself(graph, id_) for id_ in graph)
+    try:
+        plan = Plan([step(id_, *sorted(needs)) for id_, needs in graph.items()])
+    except PlanError as error:
+        assert not known or circular
+        if known:
+            path = str(error).split(": ")[-1].split(";")[0].split(" -> ")
+            assert path[0] == path[-1]
+            assert all(need in graph[id_] for id_, need in pairwise(path))
+        return
+    assert known
+    assert not circular
+    done: list[str] = []
+    for taken in plan.order:
+        first_ready = next(id_ for id_, needs in graph.items() if id_ not in done and needs <= set(done))
+        assert taken.id == first_ready
+        done.append(taken.id)
+    assert set(done) == set(graph)
+
+
+STATUSES = ["draft", "reviewed", "released", "dropped"]
+
+
+@pytest.mark.rule("P16")
+@given(st.lists(st.sampled_from(STATUSES), min_size=1, max_size=5), st.sets(st.sampled_from(["1", "2"])))
+async def test_a_plan_without_findings_can_be_fired_from_end_to_end_and_no_other(
+    targets: list[str], twins: set[str]
+) -> None:
+    rows = [("draft", "review", "reviewed"), ("reviewed", "ship", "released"), ("reviewed", "back", "draft")]
+    machine = Machine("draft", rows + [("draft", f"skim{n}", "reviewed") for n in twins])
+    plan = Plan([step(f"s{n}", target=target) for n, target in enumerate(targets)])
+    status, record, stuck = "draft", {"n": 1}, None
+    for taken in plan.order:
+        found = machine.rows_to(status, taken.target)
+        if len(found) != 1:
+            stuck = taken.id
+            break
+        status, record = await machine.fire(status, record, found[0], lambda slot: None)  # type: ignore[arg-type,return-value]
+    findings: list[Finding] = validate(plan, machine)
+    assert stuck == (findings[0].step if findings else None)
+
+
+@pytest.mark.rule("P12", "P17")
+@given(st.permutations("abc"), st.integers(0, 15), st.none() | st.integers(1, 10**6))
+def test_building_and_writing_a_plan_changes_nothing_and_repeats(
+    to: list[str], corrections: int, timeout: int | None
+) -> None:
+    steps = [step("review", to=to, corrections=corrections, ack_timeout=timeout)]
+    before = deepcopy(steps)
+    assert document(Plan(steps), MACHINE, Limits(), judge) == document(Plan(steps), MACHINE, Limits(), judge)
+    assert steps == before
