@@ -2,7 +2,7 @@
 
 from envelope.audit import Verifier, verify_file, verify_thread
 from envelope.cards import Card
-from envelope.cose import Envelope, address, address_text, open_envelope, parse_address, seal_envelope
+from envelope.cose import Envelope, address, address_text, open_envelope, parse_address, seal_envelope, sign_record
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, PublicKey, did_key, parse_did
 from envelope.records import (
@@ -64,6 +64,7 @@ __all__ = [
     "parse_address",
     "parse_did",
     "seal_envelope",
+    "sign_record",
     "verify_file",
     "verify_thread",
 ]

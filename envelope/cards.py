@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from envelope.cose import Envelope, open_envelope
+from envelope.cose import Envelope, open_envelope, sign_record
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, PublicKey
 from envelope.records import CardBody
 from envelope.threadfile import read_records
-from envelope.writer import make
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Card:
         if isinstance(capabilities, str):
             raise EnvelopeError("writer.misuse", "capabilities is one string; give a list of them")
         fields.setdefault("sent_at", time.time_ns() // 1_000_000)
-        signed = make(
+        signed = sign_record(
             CardBody,
             issuer,
             name=name,

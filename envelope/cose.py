@@ -11,6 +11,7 @@ its signature held:
 """
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ from blake3 import blake3
 from envelope import cbor
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, PublicKey, check_public_key, verify
-from envelope.records import Record, read_body, to_map
+from envelope.records import Record, build, read_body, to_map
 
 MAX_ENVELOPE: Final = cbor.MAX_BYTES
 MAX_HEADER: Final = 128
@@ -85,7 +86,7 @@ def parse_address(text: str) -> bytes:
 def seal_envelope(record: R, identity: Identity) -> Envelope[R]:
     """Sign `record` as `identity`.
 
-    What is returned has been opened again: nothing is sealed that a verifier would refuse by itself.
+    What is returned has been read back: nothing is sealed that a verifier would refuse by itself.
 
     Raises:
         EnvelopeError: `body.*` and its like, or `size.envelope`.
@@ -96,7 +97,17 @@ def seal_envelope(record: R, identity: Identity) -> Envelope[R]:
     signed_header = _head(0x40, len(protected)) + protected
     signed_payload = _head(0x40, len(payload)) + payload
     signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
-    return open_envelope(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
+    return read_record(split(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature))
+
+
+def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]:
+    """Build a record of `kind` and sign it as `identity`; `sent_at` defaults to now.
+
+    Raises:
+        EnvelopeError: what the record breaks by itself, with the protocol's code.
+    """
+    fields.setdefault("sent_at", time.time_ns() // 1_000_000)
+    return seal_envelope(build(kind, fields), identity)
 
 
 def open_envelope(data: bytes) -> Envelope[Any]:

@@ -2,13 +2,12 @@
 
 import os
 import secrets
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from envelope.cose import Envelope, seal_envelope
+from envelope.cose import Envelope, sign_record
 from envelope.keys import Identity, PublicKey
-from envelope.records import Ack, Message, Open, Record, Roster, Ruling, Seal, Settle, build
+from envelope.records import Ack, Message, Open, Record, Roster, Ruling, Seal, Settle
 from envelope.thread import Thread
 from envelope.threadfile import write_records
 
@@ -32,7 +31,7 @@ class ThreadWriter:
         writer = cls()
         fields.setdefault("nonce", secrets.token_bytes(16))
         roster = tuple(sorted(members, key=lambda member: bytes(member["key"])))
-        writer.append(make(Open, owner, name=name, members=roster, **fields))
+        writer.append(sign_record(Open, owner, name=name, members=roster, **fields))
         return writer
 
     @property
@@ -49,31 +48,31 @@ class ThreadWriter:
         fields.setdefault("intent", "request" if recipients else "assert")
         fields.setdefault("epistemic", "assumed")
         fields.setdefault("room", self.opening.record.room)
-        return self.append(make(Message, author, id=message_id, payload=payload, to=recipients, **self._links(fields)))
+        return self.append(sign_record(Message, author, id=message_id, payload=payload, to=recipients, **self._links(fields)))
 
     def ack(self, recipient: Identity, message: Envelope[Message], restatement: Any, **fields: Any) -> Envelope[Ack]:
         """Append an acknowledgement of `message`; `answer` defaults to `accept`."""
         fields.setdefault("answer", "accept")
         fields.setdefault("thread", self.thread.address)
-        return self.append(make(Ack, recipient, message=message.address, restatement=restatement, **fields))
+        return self.append(sign_record(Ack, recipient, message=message.address, restatement=restatement, **fields))
 
     def ruling(self, author: Identity, ack: Envelope[Ack], correction: Any = None, **fields: Any) -> Envelope[Ruling]:
         """Append a ruling on `ack`: `confirm`, or `correct` where a correction is given."""
         fields.setdefault("ruling", "confirm" if correction is None else "correct")
         fields.setdefault("thread", self.thread.address)
-        return self.append(make(Ruling, author, ack=ack.address, correction=correction, **fields))
+        return self.append(sign_record(Ruling, author, ack=ack.address, correction=correction, **fields))
 
     def roster(self, moderator: Identity, change: str, key: PublicKey, **fields: Any) -> Envelope[Roster]:
         """Append a change of the roster."""
-        return self.append(make(Roster, moderator, change=change, key=key, **self._links(fields)))
+        return self.append(sign_record(Roster, moderator, change=change, key=key, **self._links(fields)))
 
     def settle(self, member: Identity, settled: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Envelope[Settle]:
         """Append a settle, which commits what stands and settles what is given."""
-        return self.append(make(Settle, member, settled=tuple(settled) or None, **self._links(fields)))
+        return self.append(sign_record(Settle, member, settled=tuple(settled) or None, **self._links(fields)))
 
     def seal(self, moderator: Identity, outcome: str, **fields: Any) -> Envelope[Seal]:
         """Append the seal."""
-        return self.append(make(Seal, moderator, outcome=outcome, **self._links(fields)))
+        return self.append(sign_record(Seal, moderator, outcome=outcome, **self._links(fields)))
 
     def append(self, envelope: Envelope[R]) -> Envelope[R]:
         """Append an envelope that was sealed elsewhere."""
@@ -88,12 +87,3 @@ class ThreadWriter:
     def _links(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**self.thread.links(), **fields}
 
-
-def make(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]:
-    """Seal a record of `kind`; `sent_at` defaults to now.
-
-    Raises:
-        EnvelopeError: what the record breaks by itself, with the protocol's code.
-    """
-    fields.setdefault("sent_at", time.time_ns() // 1_000_000)
-    return seal_envelope(build(kind, fields), identity)

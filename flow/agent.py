@@ -1,0 +1,159 @@
+"""An agent: who it is, what it can do, and what it runs, bound into one value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from envelope import Card, EnvelopeError, Identity, PublicKey, address
+from envelope.keys import check_public_key
+from flow.budget import Limits
+from flow.bus import Bus
+from flow.clock import SYSTEM, Clock
+from flow.errors import FlowError, PlanError
+from flow.heartbeat import Monitor
+from flow.machine import NAME, Machine
+from flow.peers import Judge, Peer
+from flow.plan import Plan, document, validate
+from flow.run import Run
+from flow.runner import Cast, Runner
+from flow.store import MemoryStore, ThreadStore
+
+_NOBODY: Final[Mapping[str, PublicKey]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An identity, its card, and a plan (rule A1).
+
+    Raises:
+        FlowError: `agent.identity`, `agent.card` (it does not verify, or is of another key) or `agent.plan`, in this
+            order.
+    """
+
+    identity: Identity
+    card: Card
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.identity, Identity):
+            raise FlowError(f"the identity is {self.identity!r}: give an Identity", code="agent.identity")
+        if not isinstance(self.card, Card):
+            raise FlowError(f"the card is {self.card!r}: give a Card", code="agent.card")
+        try:
+            card = Card.open(self.card.raw)
+        except EnvelopeError as error:
+            raise FlowError(f"the card does not verify: {error}", code="agent.card") from error
+        if card.key != self.identity.public_key:
+            raise FlowError("the card is of another key than the identity's: issue one for it", code="agent.card")
+        if not isinstance(self.plan, Plan):
+            raise FlowError(f"the plan is {self.plan!r}: give a Plan", code="agent.plan")
+
+    @property
+    def name(self) -> str:
+        """The card's name."""
+        return self.card.name
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The card's capabilities, ascending."""
+        return self.card.capabilities
+
+    async def run(
+        self,
+        name: str,
+        machine: Machine,
+        record: Any,
+        *,
+        peers: Mapping[str, Peer],
+        judge: Judge,
+        approvers: Mapping[str, PublicKey] = _NOBODY,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        room: str | None = None,
+        store: ThreadStore | None = None,
+        bus: Bus | None = None,
+        heartbeat: Monitor | None = None,
+        clock: Clock = SYSTEM,
+    ) -> Run:
+        """Run the plan as one thread, from its open to its seal.
+
+        Args:
+            name: the thread's; not yet in the store.
+            machine: the statuses that the steps' targets are of.
+            record: what is worked on: a pydantic model, a dataclass or JSON data; never changed.
+            peers: who acknowledges, by name.
+            judge: `judge(message, ack) -> Confirm() | Correct(text)`, sync or async.
+            approvers: the people to whom a step may be escalated, by name.
+            limits: what the run may say at most.
+            room: stands on every message.
+            store: where the thread lives; in memory where it is not given.
+            bus: is told what happens.
+            heartbeat: is beaten while the run waits or fires, as `<did>:<name>`, in the clock's monotonic seconds.
+            clock: all time and all waiting.
+
+        Returns:
+            The run, once its thread is sealed `completed` and verified as a whole.
+
+        Raises:
+            FlowError: see the table of endings in `spec/flow.md`.
+            Exception: what a peer, the judge or the store raised, as it was; the thread stays open.
+        """
+        _check(self, name, peers, approvers, limits)
+        if errors := validate(self.plan, machine):
+            raise PlanError("; ".join(error.text for error in errors), code="plan.machine")
+        for step in self.plan.steps:
+            unknown = [member for member in step.to if member not in peers]
+            if unknown or (step.gate != "none" and not peers):
+                who = repr(unknown[0]) if unknown else "anybody"
+                raise PlanError(f"step {step.id!r} is to {who}, who is no peer of this run", code="plan.to")
+        cast = Cast(
+            identity=self.identity,
+            card=self.card,
+            member=_member_name(self.card.name, {*peers, *approvers}),
+            peers=dict(peers),
+            approvers=dict(approvers),
+            judge=judge,
+            limits=limits,
+            room=room,
+            store=MemoryStore() if store is None else store,
+            bus=Bus() if bus is None else bus,
+            heartbeat=heartbeat,
+            clock=clock,
+        )
+        plan = address(document(self.plan, machine, limits, judge))
+        return await Runner(cast, name, self.plan, plan, machine, record).go()
+
+
+def _check(
+    agent: Agent, name: str, peers: Mapping[str, Peer], approvers: Mapping[str, PublicKey], limits: Limits
+) -> None:
+    """Refuse arguments that no run can be made of: identity, peers, name, limits, in this order (rule R1)."""
+    if not isinstance(agent.identity, Identity):
+        raise FlowError("the agent has no identity", code="run.identity")
+    names: dict[PublicKey, str] = {agent.identity.public_key: "the agent itself"}
+    keys: dict[str, Any] = {**{name: getattr(peer, "key", None) for name, peer in peers.items()}, **approvers}
+    if len(keys) < len(peers) + len(approvers):
+        raise FlowError("a peer and an approver have one name: rename one", code="run.peers")
+    for member, key in keys.items():
+        if not isinstance(member, str) or not NAME.fullmatch(member):
+            raise FlowError(f"{member!r} is no name of a member: {NAME.pattern}", code="run.peers")
+        try:
+            check_public_key(key)
+        except (EnvelopeError, TypeError):
+            raise FlowError(f"{member!r} has no acceptable key: {key!r}", code="run.peers") from None
+        if key in names:
+            raise FlowError(f"{member!r} has the key of {names[key]}: each member has its own", code="run.peers")
+        names[key] = member
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise FlowError(f"{name!r} is no name of a thread: {NAME.pattern}", code="run.name")
+    if not isinstance(limits, Limits):
+        raise FlowError(f"{limits!r} are no Limits", code="run.limits")
+
+
+def _member_name(wanted: str, taken: set[str]) -> str:
+    """Return the name under which the agent is a member: its card's where that will do, else `owner`, `owner-2`…"""
+    name, number = wanted, 1
+    while name in taken or not NAME.fullmatch(name):
+        name = "owner" if number == 1 else f"owner-{number}"
+        number += 1
+    return name

@@ -1,0 +1,185 @@
+"""The thread of a run, as its runner sees it: what is appended is durable, signed on what really stands there, and
+never a second time something else.
+
+Another member may append while the run waits. Then the commit is refused, the journal takes in what is new, and the
+record is signed anew on top of it; receipts name no predecessor and go in again as the same bytes (rule S5).
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import anyio
+
+from envelope import Envelope, Identity, Open, Settle, Thread, open_envelope, seal_envelope
+from envelope.records import Record, build
+from flow.clock import Clock
+from flow.errors import StoreError, Superseded
+from flow.store import Head, ThreadStore
+
+_MOST_STANDING: Final = 4096
+_MOST_OWED: Final = 512
+_TRIES: Final = 3
+
+Build = Callable[[], Sequence[Envelope[Any]]]
+
+
+class Journal:
+    """One thread in a store, and a run's own copy of its state.
+
+    Attributes:
+        name: the thread's.
+        thread: the state machine, as of the last commit or refresh.
+    """
+
+    def __init__(self, store: ThreadStore, name: str, identity: Identity, clock: Clock) -> None:
+        self.name = name
+        self.thread = Thread()
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+        self._head: Head
+        self._read = 0
+        self._owed: list[dict[str, Any]] = []
+        self._lock = anyio.Lock()
+
+    async def begin(self, fields: dict[str, Any], state: bytes) -> Envelope[Open]:
+        """Sign the open and create the thread.
+
+        Raises:
+            StoreError: `store.exists`.
+        """
+        nonce = secrets.token_bytes(16)
+        opening = self._seal(Open, {"name": self.name, "nonce": nonce, **fields})
+        self._head = await self._store.create(self.name, opening.raw, state)
+        self._take([opening])
+        return opening
+
+    def owe(self, settled: dict[str, Any]) -> None:
+        """Have the next chain record carry a settlement."""
+        self._owed.append(settled)
+
+    @property
+    def owes(self) -> bool:
+        """Whether receipts or settlements stand uncommitted."""
+        return bool(self._owed or self.thread.standing)
+
+    async def append(self, kind: type[Record], fields: Callable[[], dict[str, Any]], state: bytes) -> Envelope[Any]:
+        """Append one chain record that carries what stands and what is owed.
+
+        Args:
+            kind: the record's model.
+            fields: gives its own fields; asked again when the record is signed anew.
+            state: the entry of private state that goes with it.
+        """
+        (envelope,) = await self.append_all([(kind, fields)], state)
+        return envelope
+
+    async def append_all(
+        self, records: Sequence[tuple[type[Record], Callable[[], dict[str, Any]]]], state: bytes
+    ) -> Sequence[Envelope[Any]]:
+        """Append several chain records in one commit; the first carries what stands and what is owed."""
+        async with self._lock:
+            envelopes = await self._commit(lambda: self._chain(records), state)
+            self._owed.clear()
+            return envelopes
+
+    async def receive(self, receipts: Sequence[Envelope[Any]], state: bytes | None) -> None:
+        """Append receipts, of which the first may be another's; a settle goes first where too many would stand."""
+        async with self._lock:
+            if len(self.thread.standing) + len(receipts) > _MOST_STANDING:
+                await self._flush()
+            await self._commit(lambda: receipts, state)
+
+    async def note(self, state: bytes) -> None:
+        """Make an entry of private state durable; a settle goes first where too much would be owed."""
+        async with self._lock:
+            if len(self._owed) >= _MOST_OWED:
+                await self._flush()
+            await self._commit(lambda: (), state)
+
+    async def settle(self) -> None:
+        """Append a settle, if anything stands uncommitted."""
+        async with self._lock:
+            if self.owes:
+                await self._flush()
+
+    async def refresh(self) -> None:
+        """Take in what other members appended."""
+        async with self._lock:
+            head = await self._store.head(self.name)
+            if head != self._head:
+                await self._reload()
+
+    async def records(self) -> Sequence[bytes]:
+        """Return the thread's records as they stand in the store."""
+        return await self._store.read(self.name)
+
+    def sign(self, kind: type[Record], **fields: Any) -> Envelope[Any]:
+        """Sign a receipt."""
+        return self._seal(kind, {"thread": self.thread.address, **fields})
+
+    async def _flush(self) -> None:
+        await self._commit(lambda: self._chain([(Settle, dict)]), None)
+        self._owed.clear()
+
+    def _chain(self, records: Iterable[tuple[type[Record], Callable[[], dict[str, Any]]]]) -> list[Envelope[Any]]:
+        links = self.thread.links()
+        links["settled"] = tuple(self._owed) or None
+        envelopes = []
+        for kind, fields in records:
+            own = fields()
+            settled = (*(links["settled"] or ()), *own.pop("settled", ())) or None
+            envelope = self._seal(kind, {**links, **own, "settled": settled})
+            envelopes.append(envelope)
+            links = {
+                "thread": links["thread"], "seq": links["seq"] + 1, "prev": envelope.address,
+                "receipts": None, "settled": None,
+            }  # fmt: skip
+        return envelopes
+
+    def _seal(self, kind: type[Record], fields: dict[str, Any]) -> Envelope[Any]:
+        return seal_envelope(build(kind, {"sent_at": self._clock.now_ms(), **fields}), self._identity)
+
+    async def _commit(self, make: Build, state: bytes | None) -> Sequence[Envelope[Any]]:
+        while True:
+            envelopes = make()
+            try:
+                head = await self._send([envelope.raw for envelope in envelopes], state)
+            except StoreError as error:
+                if error.code != "store.conflict":
+                    raise
+                await self._reload()
+                continue
+            self._take(envelopes)
+            self._head = head
+            return envelopes
+
+    async def _send(self, records: Sequence[bytes], state: bytes | None) -> Head:
+        """Commit, and where the store cannot say what became of it, send the same bytes again (rule S6)."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._store.commit(self.name, self._head, records, state)
+            except StoreError as error:
+                if error.code != "store.in_doubt":
+                    raise
+        return await self._store.commit(self.name, self._head, records, state)
+
+    async def _reload(self) -> None:
+        """Take in what others appended, or learn that the thread is no longer this run's (rule R37)."""
+        states = self._head.state
+        self._head = await self._store.head(self.name)
+        new = [open_envelope(raw) for raw in await self._store.read(self.name, self._read)]
+        mine = self._identity.public_key
+        self._take(new)
+        if self._head.state != states or any(envelope.signer == mine for envelope in new):
+            raise Superseded(f"another run of this key goes on with the thread {self.name!r}: leave it to that one")
+        if self.thread.role(mine) != "moderator":
+            raise Superseded(f"the key of this run is no longer a moderator of the thread {self.name!r}")
+        if self.thread.outcome is not None:
+            raise Superseded(f"another moderator sealed the thread {self.name!r} as {self.thread.outcome}")
+
+    def _take(self, envelopes: Iterable[Envelope[Any]]) -> None:
+        for envelope in envelopes:
+            self.thread.apply(envelope)
+            self._read += 1

@@ -1,0 +1,91 @@
+"""What a run needs of a store: threads that grow by whole commits, each made against what the writer last saw.
+
+A thread is its records, in file order, and beside them the entries of its run's private state. A commit appends some
+of each in one transaction. `flow.testing.ThreadStoreContract` holds an implementation to every line of this page.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far a thread has come; what a commit is made against (rule S3).
+
+    Attributes:
+        thread: the address of the open.
+        tip: the address of the last chain record.
+        seq: the place of the next one.
+        standing: the addresses of the receipts behind the tip, in order.
+        state: how many entries of private state there are.
+    """
+
+    thread: bytes
+    tip: bytes
+    seq: int
+    standing: tuple[bytes, ...]
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """An entry of private state, and the tip of the thread that it was committed with (rule S8)."""
+
+    tip: bytes
+    data: bytes
+
+
+class ThreadStore(Protocol):
+    """Threads by name (rules S1 to S4, S6 to S8)."""
+
+    async def create(self, name: str, opening: bytes, state: bytes) -> Head:
+        """Begin a thread with its open and the first entry of private state.
+
+        Raises:
+            StoreError: `store.exists`, the name is taken; `store.refused`, the bytes are no open.
+        """
+
+    async def head(self, name: str) -> Head:
+        """Return how far a thread has come.
+
+        Raises:
+            StoreError: `store.unknown`, there is no such thread.
+        """
+
+    async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
+        """Append records and at most one entry of private state: all of it, or nothing.
+
+        A commit that was made already, at the same head with the same content, is made again without effect.
+
+        Args:
+            name: of the thread.
+            at: the head that the writer built on.
+            records: envelopes in file order; may be empty.
+            state: an entry of private state, or None.
+
+        Returns:
+            The new head, once everything is durable.
+
+        Raises:
+            StoreError: `store.conflict`, the thread has moved on; `store.refused`, a record breaks a rule of the
+                protocol, named by the cause; `store.in_doubt`, the store cannot say whether it was made: make it
+                again; `store.unknown`.
+        """
+
+    async def read(self, name: str, start: int = 0) -> Sequence[bytes]:
+        """Return the records of a thread from place `start` on, in file order.
+
+        Raises:
+            StoreError: `store.unknown`.
+        """
+
+    async def states(self, name: str, start: int = 0) -> Sequence[State]:
+        """Return the entries of private state from number `start` on.
+
+        Raises:
+            StoreError: `store.unknown`.
+        """
+
+    async def names(self) -> Sequence[str]:
+        """Return the names of all threads, sorted."""

@@ -1,0 +1,5 @@
+"""Ways for a message to reach its recipient."""
+
+from flow.transport.local import local
+
+__all__ = ["local"]
