@@ -24,6 +24,7 @@ from envelope.records import (
     Witness,
 )
 from envelope.thread import Thread
+from envelope.threadfile import file_address
 from envelope.trust import TrustedKey, TrustStore
 from envelope.verdict import Finding, ThreadVerdict
 from envelope.writer import ThreadWriter
@@ -60,6 +61,7 @@ __all__ = [
     "address",
     "address_text",
     "did_key",
+    "file_address",
     "open_envelope",
     "parse_address",
     "parse_did",

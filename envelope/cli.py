@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from blake3 import blake3
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -20,8 +19,8 @@ from envelope.cose import Envelope, address_text, parse_address
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, did_key, parse_did
 from envelope.records import CardBody
-from envelope.show import Timeline, escape, render_verdict
-from envelope.threadfile import write_records
+from envelope.show import Timeline, escape, print_lines, render_verdict
+from envelope.threadfile import file_address, write_records
 from envelope.trust import TrustStore
 from envelope.verdict import ThreadVerdict
 
@@ -92,7 +91,7 @@ def card_show(
         if as_json:
             typer.echo(json.dumps(_card_json(envelope, store), ensure_ascii=True))
         else:
-            _print(_card_lines(envelope, store))
+            print_lines(_card_lines(envelope, store))
     for sentence in skipped:
         _warn(f"skipped: {sentence}")
 
@@ -130,7 +129,7 @@ def verify(
         if as_json:
             typer.echo(json.dumps({"file": str(path), **verdict.as_json(), "exit_code": code}, ensure_ascii=True))
         else:
-            _print(render_verdict(str(path), verdict))
+            print_lines(render_verdict(str(path), verdict))
     raise typer.Exit(next((code for code in (2, 1, 4, 3, 5) if code in codes), 0))
 
 
@@ -143,11 +142,11 @@ def show(
     store = TrustStore.load(trust) if trust else None
     timeline = Timeline(store)
     verdict = _verify(path, store, observe=timeline.observe)
-    _print(render_verdict(str(path), verdict))
-    _print([Text()])
-    _print(timeline.render())
+    print_lines(render_verdict(str(path), verdict))
+    print_lines([Text()])
+    print_lines(timeline.render())
     if verdict.integrity != "valid":
-        _print(
+        print_lines(
             [
                 Text(
                     f"   …  from record {verdict.findings[0].index} on nothing verified, so nothing is shown",
@@ -164,15 +163,7 @@ def address(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the address of a file's bytes: b3: and their BLAKE3-256 digest, as b3sum computes it."""
-    digest = blake3()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise EnvelopeError("file.unreadable", f"{path}: {why}") from None
-    text = address_text(digest.digest())
+    text = address_text(file_address(path))
     _say({"path": str(path), "address": text}, text, as_json)
 
 
@@ -260,12 +251,6 @@ def _passphrase(*, confirm: bool = False) -> str:
 
 def _say(data: dict[str, Any], text: str, as_json: bool) -> None:
     typer.echo(json.dumps(data, ensure_ascii=True) if as_json else text)
-
-
-def _print(lines: Iterable[Text]) -> None:
-    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
-    for line in lines:
-        console.print(line)
 
 
 def _complain(error: EnvelopeError) -> None:

@@ -5,11 +5,12 @@ Only records that verified are shown.
 """
 
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rich.console import Console
 from rich.text import Text
 
 from envelope.cose import Envelope, address_text
@@ -214,6 +215,13 @@ def render_verdict(label: str, verdict: ThreadVerdict, timeline: Timeline | None
         yield from _finding(finding)
     if verdict.omitted:
         yield Text(f"  {verdict.omitted} more findings are not shown")
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print lines as they are, unwrapped; in colour where the output is a terminal."""
+    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+    for line in lines:
+        console.print(line)
 
 
 def _finding(finding: Finding) -> Iterator[Text]:

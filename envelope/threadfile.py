@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from blake3 import blake3
+
 from envelope import cbor
 from envelope.cose import MAX_ENVELOPE
 from envelope.errors import EnvelopeError
@@ -31,8 +33,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         with Path(path).open("rb", buffering=0) as file:
             yield from divide(file)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise EnvelopeError("file.unreadable", f"{path}: {why}") from None
+        raise _unreadable(path, error) from None
 
 
 def divide(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -63,8 +64,23 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes], *, rep
     try:
         write_whole(Path(path), records, replace=replace)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise EnvelopeError("file.unreadable", f"{path}: {why}; nothing was written") from None
+        raise _unreadable(path, error, "; nothing was written") from None
+
+
+def file_address(path: str | os.PathLike[str]) -> bytes:
+    """Return the address of a file's bytes, read as a stream.
+
+    Raises:
+        EnvelopeError: `file.unreadable`.
+    """
+    digest = blake3()
+    try:
+        with Path(path).open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    return digest.digest()
 
 
 class _Stream:
@@ -90,6 +106,11 @@ class _Stream:
         """Leave the next `size` bytes behind."""
         self._at += size
         self.offset += size
+
+
+def _unreadable(path: object, error: OSError | ValueError, more: str = "") -> EnvelopeError:
+    why = error.strerror if isinstance(error, OSError) else error
+    return EnvelopeError("file.unreadable", f"{path}: {why}{more}")
 
 
 def _announced(heads: bytes) -> int:

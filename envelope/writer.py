@@ -48,7 +48,8 @@ class ThreadWriter:
         fields.setdefault("intent", "request" if recipients else "assert")
         fields.setdefault("epistemic", "assumed")
         fields.setdefault("room", self.opening.record.room)
-        return self.append(sign_record(Message, author, id=message_id, payload=payload, to=recipients, **self._links(fields)))
+        fields = {"id": message_id, "payload": payload, "to": recipients, **self._links(fields)}
+        return self.append(sign_record(Message, author, **fields))
 
     def ack(self, recipient: Identity, message: Envelope[Message], restatement: Any, **fields: Any) -> Envelope[Ack]:
         """Append an acknowledgement of `message`; `answer` defaults to `accept`."""
@@ -86,4 +87,3 @@ class ThreadWriter:
 
     def _links(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**self.thread.links(), **fields}
-
