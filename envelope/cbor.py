@@ -43,6 +43,13 @@ def decode(data: bytes) -> Any:
     Raises:
         EnvelopeError: `size.envelope` or a `cbor.*` code, with the offset of the defect.
     """
+    if len(data) <= MAX_ITEMS:  # then no count can exceed the cap
+        try:
+            value, end = _quick_item(data, 0, len(data), 1)
+            if end == len(data):
+                return value
+        except (_Unusual, IndexError, UnicodeDecodeError):
+            pass
     return _decode(data, _TEXT)
 
 
@@ -62,64 +69,61 @@ class _Sorter:
     __slots__ = ("items", "size")
 
     def __init__(self) -> None:
-        self.items = 0
+        self.items = 1
         self.size = 0
 
     def sorted(self, value: Any, depth: int) -> Any:
-        self._count(1)
         kind = type(value)
-        if kind is str:
-            self._measure(value)
-            return value
-        if kind is int:
-            if not -MAX_INT <= value <= MAX_INT:
-                raise EnvelopeError("cbor.integer", "an integer lies beyond ±(2^53-1)")
-            return value
         if kind is bytes:
             self._grow(len(value))
-            return value
-        if kind is bool:
-            return value
-        if kind not in (list, tuple, dict, MappingProxyType):
+        elif kind is str:
+            self._grow(len(value) if value.isascii() else len(_utf8(value)))
+        elif kind is int:
+            if not -MAX_INT <= value <= MAX_INT:
+                raise EnvelopeError("cbor.integer", "an integer lies beyond ±(2^53-1)")
+        elif kind is dict or kind is MappingProxyType:
+            self._enter(depth, 2 * len(value))
+            depth += 1
+            return {key: self.sorted(value[key], depth) for key in self._in_order(value)}
+        elif kind is list or kind is tuple:
+            self._enter(depth, len(value))
+            depth += 1
+            return [self.sorted(item, depth) for item in value]
+        elif kind is not bool:
             raise EnvelopeError("cbor.type", f"a {kind.__name__} has no encoding in the profile")
+        return value
+
+    def _enter(self, depth: int, more: int) -> None:
         if depth > MAX_DEPTH:
             raise EnvelopeError("cbor.depth", f"containers nest more than {MAX_DEPTH} deep")
-        if kind is list or kind is tuple:
-            return [self.sorted(item, depth + 1) for item in value]
-        self._count(len(value))
-        for key in value:
-            if type(key) is not str:
-                raise EnvelopeError("cbor.key_type", f"a map key is a {type(key).__name__}, not a str")
-        keys = sorted((len(raw := self._measure(key)), raw, key) for key in value)
-        return {key: self.sorted(value[key], depth + 1) for _, _, key in keys}
+        self.items += more
+        if self.items > MAX_ITEMS:
+            raise EnvelopeError("cbor.items", f"the value holds more than {MAX_ITEMS} items")
 
-    def _measure(self, text: str) -> bytes:
-        self._grow(len(text))
-        try:
-            return text.encode()
-        except UnicodeEncodeError as error:
-            raise EnvelopeError("cbor.utf8", f"a text holds a surrogate at {error.start}, which UTF-8 cannot") from None
+    def _in_order(self, value: Any) -> list[str]:
+        """Return the keys of a map by their encodings: the shorter first, then bytewise (RFC 8949 §4.2.1)."""
+        if odd := [key for key in value if type(key) is not str]:
+            raise EnvelopeError("cbor.key_type", f"a map key is a {type(odd[0]).__name__}, not a str")
+        keys = sorted(value)  # UTF-8 sorts as code points do
+        self._grow(sum(map(len, keys)))
+        if "".join(keys).isascii():
+            return sorted(keys, key=len)
+        return sorted(keys, key=lambda key: len(_utf8(key)))
 
     def _grow(self, more: int) -> None:
         self.size += more
         if self.size > MAX_BYTES:
             raise EnvelopeError("size.envelope", f"the value's strings are more than {MAX_BYTES} bytes")
 
-    def _count(self, more: int) -> None:
-        self.items += more
-        if self.items > MAX_ITEMS:
-            raise EnvelopeError("cbor.items", f"the value holds more than {MAX_ITEMS} items")
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise EnvelopeError("cbor.utf8", f"a text holds a surrogate at {error.start}, which UTF-8 cannot") from None
 
 
 def _decode(data: bytes, key_major: int) -> Any:
-    if key_major == _TEXT and len(data) <= MAX_ITEMS:  # then no count can exceed the cap
-        try:
-            value, end = _quick_item(data, 0, len(data), 1)
-        except (_Unusual, IndexError, UnicodeDecodeError):
-            pass
-        else:
-            if end == len(data):
-                return value
     if len(data) > MAX_BYTES:
         raise EnvelopeError("size.envelope", f"the item is {len(data)} bytes, more than {MAX_BYTES}")
     value, end = _Reader(data, key_major).item(0, 1)

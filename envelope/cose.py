@@ -13,6 +13,7 @@ its signature held:
 import re
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from blake3 import blake3
@@ -20,7 +21,7 @@ from blake3 import blake3
 from envelope import cbor
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, PublicKey, check_public_key, verify
-from envelope.records import Record, build, read_body, to_map
+from envelope.records import Record, read_body, to_map
 
 MAX_ENVELOPE: Final = cbor.MAX_BYTES
 MAX_HEADER: Final = 128
@@ -30,6 +31,7 @@ R = TypeVar("R", bound=Record)
 
 _TYP: Final = re.compile(r"application/vnd\.envelope\.([a-z0-9-]{1,32})\+cose")
 _CONTEXT: Final = b"\x84\x6aSignature1"
+_REMEMBERED_BYTES: Final = 16_384
 _SIGNATURE_HEAD: Final = b"\x58\x40"
 
 
@@ -91,8 +93,12 @@ def seal_envelope(record: R, identity: Identity) -> Envelope[R]:
     Raises:
         EnvelopeError: `body.*` and its like, or `size.envelope`.
     """
-    payload = cbor.encode(to_map(record))
-    typ = f"application/vnd.envelope.{record.kind}+cose".encode()
+    return _seal(record.kind, to_map(record), identity)
+
+
+def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
+    payload = cbor.encode(body)
+    typ = f"application/vnd.envelope.{kind}+cose".encode()
     protected = b"\xa3\x01\x32\x04\x58\x20" + identity.public_key + b"\x10" + _head(0x60, len(typ)) + typ
     signed_header = _head(0x40, len(protected)) + protected
     signed_payload = _head(0x40, len(payload)) + payload
@@ -107,7 +113,7 @@ def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]
         EnvelopeError: what the record breaks by itself, with the protocol's code.
     """
     fields.setdefault("sent_at", time.time_ns() // 1_000_000)
-    return seal_envelope(build(kind, fields), identity)
+    return _seal(kind.kind, to_map({"v": 1, **kind.constants, **fields}), identity)
 
 
 def open_envelope(data: bytes) -> Envelope[Any]:
@@ -116,7 +122,15 @@ def open_envelope(data: bytes) -> Envelope[Any]:
     Raises:
         EnvelopeError: the code of the earliest stage that fails.
     """
+    return _reopen(data) if len(data) <= _REMEMBERED_BYTES else _open(data)
+
+
+def _open(data: bytes) -> Envelope[Any]:
     return read_record(check_signature(split(data)))
+
+
+_reopen = lru_cache(maxsize=128)(_open)
+"""Opening is a function of the bytes alone, and within one process the same bytes pass through several hands."""
 
 
 def split(data: bytes) -> Parts:

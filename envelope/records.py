@@ -226,6 +226,7 @@ class Record(_Map):
     """What every record has. `sent_at` is self-reported; order never comes from it."""
 
     kind: ClassVar[str]
+    constants: ClassVar[dict[str, int]] = {}
 
     v: Annotated[int, Field(ge=1, le=1)] = 1
     sent_at: Time
@@ -236,6 +237,7 @@ class Open(Record):
     """The first chain record: who takes part, under what name, plan and limits."""
 
     kind = "open"
+    constants = {"seq": 0}
 
     seq: Annotated[int, Field(ge=0, le=0)] = 0
     name: Name
@@ -474,9 +476,15 @@ def build(model: type[R], fields: Any) -> R:
     return record
 
 
-def to_map(record: Record) -> dict[str, Any]:
-    """Return the map that encodes `record`: its fields without the absent ones."""
-    return record.model_dump(exclude_none=True)
+def to_map(fields: Any) -> Any:
+    """Return what encodes a record, or a map of its fields: without the absent ones, without models."""
+    if isinstance(fields, BaseModel):
+        return fields.model_dump(exclude_none=True)
+    if type(fields) is dict:
+        return {name: to_map(value) for name, value in fields.items() if value is not None}
+    if type(fields) in (list, tuple):
+        return [to_map(value) for value in fields]
+    return fields
 
 
 def _refusal(kind: str, error: ValidationError) -> EnvelopeError:

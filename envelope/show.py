@@ -193,7 +193,7 @@ class Timeline:
 _CHANGES: Final = {"admit": "admits", "role": "changes the role of", "remove": "removes", "leave": "lets go"}
 
 
-def render_verdict(label: str, verdict: ThreadVerdict, timeline: Timeline | None = None) -> Iterator[Text]:
+def render_verdict(label: str, verdict: ThreadVerdict) -> Iterator[Text]:
     """Yield a verdict for a person: the axes, the counts, the signers, the findings."""
     style = {0: "bold green", 5: "bold yellow", 3: "bold yellow", 4: "bold yellow"}.get(verdict.exit_code, "bold red")
     head = Text(f"{escape(label)}: ")
@@ -211,8 +211,9 @@ def render_verdict(label: str, verdict: ThreadVerdict, timeline: Timeline | None
         line = Text("  signer    ").append(known, "bold" if signer.trust == "trusted" else "bold yellow")
         line.append(f"  {did_key(signer.key)}")
         yield line if signer.name is not None else line.append(f'  claims "{escape(signer.claimed_name)}"')
+    names = {did_key(signer.key): escape(signer.name) for signer in verdict.signers if signer.name is not None}
     for finding in verdict.findings:
-        yield from _finding(finding)
+        yield from _finding(finding, names)
     if verdict.omitted:
         yield Text(f"  {verdict.omitted} more findings are not shown")
 
@@ -224,7 +225,7 @@ def print_lines(lines: Iterable[Text]) -> None:
         console.print(line)
 
 
-def _finding(finding: Finding) -> Iterator[Text]:
+def _finding(finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
     word = "note" if finding.effect == "note" else "finding"
     line = Text(f"  {word:<9} ").append(finding.code, "bold" if word == "note" else "bold red")
     line.append(f" (rule {finding.rule})")
@@ -233,7 +234,10 @@ def _finding(finding: Finding) -> Iterator[Text]:
     if finding.address is not None:
         line.append(f", {address_text(finding.address)}")
     yield line
-    yield Text(f"            {escape(finding.text)}")
+    text = escape(finding.text)
+    for did, name in names.items():
+        text = text.replace(did, name)
+    yield Text(f"            {text}")
     yield Text(f"            {finding.advice}", "dim")
 
 

@@ -1,17 +1,19 @@
 """One message's acknowledgements: everybody is asked at once, every valid answer is committed as it comes, and nothing
 but a valid answer ends the wait (rules R12 to R20).
 
-The wait ends in an `Ending` that says what came; what follows from it is the runner's.
+The wait ends in an `Ending` that says what came; what follows from it is the runner's. Where one recipient ends the
+step, the others stop waiting, and nothing else of theirs is cut short: what has come is committed, and told.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import isawaitable
-from typing import Any, Final
+from itertools import chain, repeat
+from typing import Final, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from envelope import Ack, Envelope, EnvelopeError, Message, Ruling, did_key, open_envelope
 from flow.bus import MESSAGE_ACKED, Bus, Event
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 _PAUSES: Final = (0.1, 0.5, 2.0, 10.0, 30.0)
 _MAY_ACK: Final = frozenset(("moderator", "member", "approver"))
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class Ending:
@@ -33,7 +37,7 @@ class Ending:
     Attributes:
         acks: the last valid ack of each recipient that gave one, by name.
         confirmed: the names of those whose ack is accepted and confirmed.
-        rejection: why the step is rejected: a recipient's words, or the last correction; None if it is not.
+        rejections: why the step is rejected, the first one first: a recipient's words, or the last correction.
         errors: what peers and the judge raised, and a recipient's inability to answer, in the order it happened.
         escalations: what was escalated, by recipient.
         silent: the names of those who did not answer in time.
@@ -41,7 +45,7 @@ class Ending:
 
     acks: dict[str, Envelope[Ack]] = field(default_factory=dict)
     confirmed: list[str] = field(default_factory=list)
-    rejection: str | None = None
+    rejections: list[str] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     escalations: dict[str, Escalated] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
@@ -67,18 +71,19 @@ class Gate:
         ending.errors += [_cannot(name, peer) for name, peer in peers.items() if not self.able(peer)]
         if ending.errors:
             return ending
-        with self.clock.move_on_after(self.timeout) as scope:
-            async with anyio.create_task_group() as group:
-                for name, peer in peers.items():
-                    group.start_soon(asking.one, name, peer, group)
-        try:
-            await asking.commit_late()
-            if scope.cancelled_caught:
-                ending.silent += asking.waiting
+        async with anyio.create_task_group() as group:
+            (name, peer), *others = peers.items()
+            for other in others:
+                group.start_soon(asking.one, *other)
+            await asking.one(name, peer)
+        if asking.stop is not None:
+            raise asking.stop
+        if ending.silent:
+            try:
                 await self.journal.refresh()
-                ending.errors += [_cannot(name, peers[name]) for name in ending.silent if not self.able(peers[name])]
-        except Exception as error:
-            ending.errors.append(error)
+            except Exception as error:
+                ending.errors.append(error)
+            ending.errors += [_cannot(name, peers[name]) for name in ending.silent if not self.able(peers[name])]
         return ending
 
     def able(self, peer: Peer) -> bool:
@@ -93,52 +98,81 @@ class _Asking:
         self.gate = gate
         self.message = message
         self.ending = Ending()
-        self.waiting: list[str] = []
+        self.stop: BaseException | None = None
         self._recipients = recipients
-        self._committing = anyio.Lock()
-        self._come: dict[str, Envelope[Ack]] = {}
+        self._committing = anyio.Lock(fast_acquire=True)
+        self._waits: set[anyio.CancelScope] = set()
+        self._over = False
+        self._until: float | None = None
         self._deadline: int | None = None
         if gate.timeout is not None:
+            self._until = gate.clock.monotonic() + gate.timeout
             self._deadline = gate.clock.now_ms() + round(gate.timeout * 1000)
 
-    async def one(self, name: str, peer: Peer, group: TaskGroup) -> None:
-        """Ask one recipient until it is confirmed, or the step ends; never raises anything but a cancellation."""
-        self.waiting.append(name)
+    async def one(self, name: str, peer: Peer) -> None:
+        """Ask one recipient until it is confirmed, or the step ends; raises nothing but a cancellation."""
         try:
-            if await self._rounds(name, peer):
-                group.cancel_scope.cancel()
+            await self._rounds(name, peer)
+        except _Over:
+            if not self._over:
+                self.ending.silent.append(name)
         except Escalated as escalated:
             self.ending.escalations[name] = escalated
         except Exception as error:
             refused = isinstance(error, StoreError) and error.code == "store.refused"
             self.ending.errors.append(_cannot(name, peer) if refused and not self.gate.able(peer) else error)
-            group.cancel_scope.cancel()
-        self.waiting.remove(name)
+            self._end()
+        except BaseException as stop:  # a task group would wrap it, or take a stray cancellation for its own
+            self.stop = self.stop or stop
+            self._end()
+            if isinstance(stop, anyio.get_cancelled_exc_class()):
+                raise
 
-    async def _rounds(self, name: str, peer: Peer) -> bool:
-        """Return whether the step is rejected."""
+    async def _rounds(self, name: str, peer: Peer) -> None:
         correction: Envelope[Ruling] | None = None
         for left in range(self.gate.corrections, -1, -1):
             ack = await self._valid_ack(name, peer, correction)
-            self._come[name] = ack
             if ack.record.answer == "decline":
                 await self._commit(name, ack, None)
-                self.ending.rejection = f"{name} declined: {_text(ack.record.restatement)}"
-                return True
-            ruling = await self._ruling(ack)
-            correction = await self._commit(name, ack, ruling)
-            if isinstance(ruling, Confirm):
-                return False
+                self._reject(f"{name} declined: {_text(ack.record.restatement)}")
+                return
+            try:
+                correction = await self._ruling(ack)
+            except Exception:
+                await self._commit(name, ack, None)
+                raise
+            await self._commit(name, ack, correction)
+            if correction.record.ruling == "confirm":
+                return
             if not left:
-                self.ending.rejection = f"{name} was corrected and may not answer again: {ruling.text}"
-        return True
+                self._reject(f"{name} was corrected and may not answer again: {_text(correction.record.correction)}")
+
+    def _reject(self, why: str) -> None:
+        self.ending.rejections.append(why)
+        self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        for scope in self._waits:
+            scope.cancel()
+
+    async def _unless_over(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Wait for a peer, for the judge, or for a pause to end, but no longer than the step goes on."""
+        left = None if self._until is None else self._until - self.gate.clock.monotonic()
+        if self._over or (left is not None and left <= 0):
+            raise _Over
+        with self.gate.clock.move_on_after(left) as scope:
+            self._waits.add(scope)
+            try:
+                return await work()
+            finally:
+                self._waits.remove(scope)
+        raise _Over
 
     async def _valid_ack(self, name: str, peer: Peer, correction: Envelope[Ruling] | None) -> Envelope[Ack]:
         delivery = Delivery(self.message, self.gate.journal.records, correction, self._deadline)
-        pauses = iter(_PAUSES)
-        pause = 0.0
-        while True:
-            answer = await peer.ack(delivery)
+        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+            answer = await self._unless_over(lambda: peer.ack(delivery))
             try:
                 return self._checked(answer, peer, correction)
             except EnvelopeError as error:
@@ -146,11 +180,11 @@ class _Asking:
             except _Dropped as error:
                 why = str(error)
             _log.warning("an answer of %s to %r is dropped: %s", name, self.message, why)
-            pause = next(pauses, pause)
-            await self.gate.clock.sleep(pause)
+            await self._unless_over(partial(self.gate.clock.sleep, pause))
+        raise AssertionError("the pauses never end")
 
     def _checked(self, answer: object, peer: Peer, correction: Envelope[Ruling] | None) -> Envelope[Ack]:
-        if not isinstance(answer, Envelope):
+        if not isinstance(answer, Envelope) or type(answer.raw) is not bytes:
             raise _Dropped(f"it is a {type(answer).__name__}, no envelope")
         ack = open_envelope(answer.raw)
         if ack.kind != "ack" or ack.signer != peer.key:
@@ -162,44 +196,33 @@ class _Asking:
             raise _Dropped("it answers another correction")
         return ack
 
-    async def _ruling(self, ack: Envelope[Ack]) -> Confirm | Correct:
-        ruling = self.gate.judge(self.message.record, ack.record)
-        if isawaitable(ruling):
-            ruling = await ruling
-        if not isinstance(ruling, Confirm | Correct):
-            raise FlowError(f"the judge said {ruling!r}: return Confirm() or Correct(text)", code="run.judge")
-        return ruling
+    async def _ruling(self, ack: Envelope[Ack]) -> Envelope[Ruling]:
+        said = await self._unless_over(lambda: self._judged(ack))
+        if not isinstance(said, Confirm | Correct):
+            raise FlowError(f"the judge said {said!r}: return Confirm() or Correct(text)", code="run.judge")
+        fields = {"ruling": "correct", "correction": said.text} if isinstance(said, Correct) else {"ruling": "confirm"}
+        return self.gate.journal.sign(Ruling, ack=ack.address, **fields)
 
-    async def _commit(self, name: str, ack: Envelope[Ack], ruling: Confirm | Correct | None) -> Envelope[Ruling] | None:
-        """Commit (b): an ack, its ruling, and with the last confirmation the step's state."""
-        with anyio.CancelScope(shield=True):
-            async with self._committing:
-                signed = await self._durably(name, ack, ruling)
-        data: dict[str, Any] = {"recipient": name, "message": self.message, "ack": ack, "ruling": signed}
-        await self.gate.bus.emit(Event(MESSAGE_ACKED, data, ack.address))
-        return signed
+    async def _judged(self, ack: Envelope[Ack]) -> object:
+        said = self.gate.judge(self.message.record, ack.record)
+        return await said if isawaitable(said) else said
 
-    async def _durably(
-        self, name: str, ack: Envelope[Ack], ruling: Confirm | Correct | None
-    ) -> Envelope[Ruling] | None:
-        gate = self.gate
-        signed = None
-        if ruling is not None:
-            text = ruling.text if isinstance(ruling, Correct) else None
-            word = "confirm" if text is None else "correct"
-            signed = gate.journal.sign(Ruling, ack=ack.address, ruling=word, correction=text)
-        last = isinstance(ruling, Confirm) and len(self.ending.confirmed) + 1 == self._recipients
-        await gate.journal.receive([ack, signed] if signed else [ack], gate.state(last))
-        del self._come[name]
-        self.ending.acks[name] = ack
-        if isinstance(ruling, Confirm):
-            self.ending.confirmed.append(name)
-        return signed
+    async def _commit(self, name: str, ack: Envelope[Ack], ruling: Envelope[Ruling] | None) -> None:
+        """Commit (b): an ack, its ruling, and with the last confirmation the step's state; then tell of it."""
+        gate, ending = self.gate, self.ending
+        confirms = ruling is not None and ruling.record.ruling == "confirm"
+        async with self._committing:
+            last = confirms and len(ending.confirmed) + 1 == self._recipients
+            await gate.journal.receive([ack, ruling] if ruling else [ack], gate.state(last))
+            ending.acks[name] = ack
+            if confirms:
+                ending.confirmed.append(name)
+        data = {"thread": gate.journal.name, "recipient": name, "message": self.message, "ack": ack, "ruling": ruling}
+        await gate.bus.emit(Event(MESSAGE_ACKED, data, ack.address))
 
-    async def commit_late(self) -> None:
-        """Commit the acks that had come when the step ended before they were ruled on (rule R19)."""
-        for name, ack in list(self._come.items()):
-            await self._commit(name, ack, None)
+
+class _Over(Exception):
+    """The step has ended, or its time is up, before what was waited for."""
 
 
 class _Dropped(Exception):

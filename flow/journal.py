@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import anyio
 
-from envelope import Envelope, Identity, Open, Settle, Thread, open_envelope, seal_envelope
-from envelope.records import Record, build
+from envelope import Envelope, Identity, Open, Settle, Thread, open_envelope, sign_record
+from envelope.records import Record
 from flow.clock import Clock
 from flow.errors import StoreError, Superseded
 from flow.store import Head, ThreadStore
@@ -41,7 +41,7 @@ class Journal:
         self._head: Head
         self._read = 0
         self._owed: list[dict[str, Any]] = []
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)
 
     async def begin(self, fields: dict[str, Any], state: bytes) -> Envelope[Open]:
         """Sign the open and create the thread.
@@ -139,7 +139,7 @@ class Journal:
         return envelopes
 
     def _seal(self, kind: type[Record], fields: dict[str, Any]) -> Envelope[Any]:
-        return seal_envelope(build(kind, {"sent_at": self._clock.now_ms(), **fields}), self._identity)
+        return sign_record(kind, self._identity, sent_at=self._clock.now_ms(), **fields)
 
     async def _commit(self, make: Build, state: bytes | None) -> Sequence[Envelope[Any]]:
         while True:

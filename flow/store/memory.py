@@ -30,7 +30,6 @@ class MemoryStore:
         self._threads: dict[str, _Stored] = {}
 
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
-        await anyio.lowlevel.checkpoint()
         if name in self._threads:
             raise StoreError(
                 f"the thread {name!r} exists: choose another name, or go on with that thread", code="store.exists"
@@ -42,11 +41,11 @@ class MemoryStore:
         return stored.head
 
     async def head(self, name: str) -> Head:
-        await anyio.lowlevel.checkpoint()
         return self._stored(name).head
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
-        await anyio.lowlevel.checkpoint()
+        if records:
+            await anyio.lowlevel.checkpoint()
         stored = self._stored(name)
         head = stored.head
         commit = (at, tuple(records), state)
@@ -64,15 +63,12 @@ class MemoryStore:
         return stored.head
 
     async def read(self, name: str, start: int = 0) -> Sequence[bytes]:
-        await anyio.lowlevel.checkpoint()
         return self._stored(name).records[start:]
 
     async def states(self, name: str, start: int = 0) -> Sequence[State]:
-        await anyio.lowlevel.checkpoint()
         return self._stored(name).states[start:]
 
     async def names(self) -> Sequence[str]:
-        await anyio.lowlevel.checkpoint()
         return sorted(self._threads)
 
     def _stored(self, name: str) -> _Stored:
