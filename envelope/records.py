@@ -239,7 +239,7 @@ class Open(Record):
     kind = "open"
     constants = {"seq": 0}
 
-    seq: Annotated[int, Field(ge=0, le=0)] = 0
+    seq: Annotated[int, Field(ge=0, le=0)]
     name: Name
     nonce: Annotated[bytes, Field(min_length=16, max_length=16)]
     members: Annotated[

@@ -15,28 +15,33 @@ a few tens of bytes a message.
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from blake3 import blake3
-
 from envelope.cose import Envelope, address_text
+from envelope.digests import DigestTable, short_digest
 from envelope.errors import EnvelopeError
 from envelope.keys import PublicKey, did_key
+from envelope.membership import ANYBODY, MAY_APPEND, MODERATOR, Membership, MemberState
+from envelope.receipts import (
+    ADDRESSED,
+    ESCALATION,
+    MESSAGE,
+    NEEDS_ACK,
+    RETRACTED,
+    RETRACTION,
+    SETTLED,
+    STEP,
+    Pending,
+    Receipts,
+    Recipient,
+)
 from envelope.records import Ack, Chained, Message, Open, Roster, Ruling, Seal, Settled
 
-MAX_STANDING: Final = 4096
-MAX_ROUNDS: Final = 16
 MAX_NOTES: Final = 64
 CLOCK_TOLERANCE_MS: Final = 300_000
 
-_MODERATOR: Final = frozenset(("moderator",))
-_MAY_APPEND: Final = frozenset(("moderator", "member"))
-_MAY_ACK: Final = frozenset(("moderator", "member", "approver"))
-
-_MESSAGE, _SETTLED, _RETRACTED, _STEP, _ESCALATION, _RETRACTION, _NEEDS, _ADDRESSED = (1 << bit for bit in range(8))
-
-_INTENT_FLAGS: Final = {"escalate": _ESCALATION, "retract": _RETRACTION}
+_INTENT_FLAGS: Final = {"escalate": ESCALATION, "retract": RETRACTION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,105 +53,6 @@ class Note:
     offset: int
     address: bytes
     text: str
-
-
-@dataclass(slots=True)
-class MemberState:
-    """A key that is, or was, a member. `role` is None once it is gone; `since` is the seq that gave the role."""
-
-    number: int
-    name: str
-    role: str | None
-    since: int
-
-
-@dataclass(slots=True)
-class _Recipient:
-    """Where one recipient stands with one message."""
-
-    last: bytes | None = None
-    answer: str = ""
-    ruling: str = ""
-    correction: bytes | None = None
-    rounds: int = 0
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A message that is addressed to somebody, until it is settled or retracted."""
-
-    address: bytes
-    row: int
-    author: int
-    flags: int
-    index: int
-    offset: int
-    needs_ack: bool
-    recipients: dict[PublicKey, _Recipient]
-    outstanding: int
-    of: "_Pending | None" = None
-    escalation: "_Pending | None" = None
-    acks: list[bytes] = field(default_factory=list)
-    declined: bool = False
-    failed: bool = False
-    counted_acknowledged: bool = False
-    counted_declined: bool = False
-
-    @property
-    def acknowledged(self) -> bool:
-        return self.outstanding == 0
-
-    @property
-    def cleared(self) -> bool:
-        return self.outstanding == 0 or (self.escalation is not None and self.escalation.outstanding == 0)
-
-
-class _Table:
-    """A set of digests that remembers the order: `width` bytes a row, four a slot, at most two thirds of them used."""
-
-    __slots__ = ("_mask", "_rows", "_slots", "_width", "count")
-
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._rows = bytearray()
-        self._slots = array("I", bytes(4 * 64))
-        self._mask = 63
-        self.count = 0
-
-    def __getitem__(self, row: int) -> bytes:
-        return bytes(self._rows[row * self._width : (row + 1) * self._width])
-
-    def find(self, digest: bytes) -> int:
-        """Return the row of `digest`, or -1."""
-        rows, slots, width, mask = self._rows, self._slots, self._width, self._mask
-        slot = hash(digest) & mask  # keyed by the interpreter, so that nobody can choose digests that collide
-        while row := slots[slot]:
-            if rows[(row - 1) * width : row * width] == digest:
-                return row - 1
-            slot = (slot + 1) & mask
-        return -1
-
-    def add(self, digest: bytes) -> None:
-        """Append a digest that is not there yet."""
-        self._rows += digest
-        self.count += 1
-        if 3 * self.count > 2 * self._mask:
-            self._mask = 2 * self._mask + 1
-            self._slots = array("I", bytes(4 * (self._mask + 1)))
-            for row in range(self.count):
-                self._place(self[row], row)
-        else:
-            self._place(digest, self.count - 1)
-
-    def _place(self, digest: bytes, row: int) -> None:
-        slot = hash(digest) & self._mask
-        while self._slots[slot]:
-            slot = (slot + 1) & self._mask
-        self._slots[slot] = row + 1
-
-
-def _digest(*parts: str) -> bytes:
-    return blake3("/".join(parts).encode()).digest(16)
 
 
 class Thread:
@@ -165,7 +71,7 @@ class Thread:
     def __init__(self, pinned: bytes | None = None) -> None:
         self.pinned = pinned
         self.opening: Envelope[Open] | None = None
-        self.members: dict[PublicKey, MemberState] = {}
+        self.members = Membership()
         self.signers: dict[PublicKey, bool] = {}
         self.outcome: str | None = None
         self.tip = b""
@@ -176,15 +82,11 @@ class Thread:
         self.notes: list[Note] = []
         self.omitted = 0
         self._notes_of: dict[str, int] = {}
-        self._names: dict[str, PublicKey] = {}
-        self._moderators = 0
-        self._chain = _Table(32)
+        self._chain = DigestTable(32)
         self._rows = array("Q")  # author << 8 | flags, one a chain record
-        self._ids = _Table(16)
-        self._paths = _Table(16)
-        self._pending: dict[bytes, _Pending] = {}
-        self._acks: dict[bytes, tuple[_Pending, PublicKey]] = {}
-        self._standing: dict[bytes, tuple[Envelope[Any], _Pending]] = {}
+        self._ids = DigestTable(16)
+        self._paths = DigestTable(16)
+        self._receipts = Receipts(self.members, self._flags)
         self._challenges: dict[bytes, tuple[int, bytes, int, int]] = {}
         self._challenged: dict[bytes, set[bytes]] = {}
         self._uncleared: list[tuple[int, int, int, bytes]] = []
@@ -206,20 +108,19 @@ class Thread:
     @property
     def standing(self) -> tuple[bytes, ...]:
         """The addresses of the receipts that the next chain record must commit, in order."""
-        return tuple(self._standing)
+        return tuple(self._receipts.standing)
 
     def role(self, key: PublicKey) -> str | None:
         """Return the role that `key` has now, or None."""
-        member = self.members.get(key)
-        return member.role if member else None
+        return self.members.role(key)
 
     def has_id(self, message_id: str) -> bool:
         """Whether a message of the thread has this id."""
-        return self._ids.find(_digest(message_id)) >= 0
+        return self._ids.find(short_digest(message_id)) >= 0
 
     def has_path(self, path: tuple[str, ...]) -> bool:
         """Whether a message or a settlement of the thread has this step path."""
-        return self._paths.find(_digest(*path)) >= 0
+        return self._paths.find(short_digest(*path)) >= 0
 
     def find(self, address: bytes) -> int:
         """Return the seq of a chain record of the thread, or -1."""
@@ -255,11 +156,7 @@ class Thread:
             raise EnvelopeError("chain.no_open", f"the first record is of kind {envelope.kind}, not an open")
         if self.pinned not in (None, envelope.address):
             raise EnvelopeError("chain.pinned", f"the thread is another one: {address_text(envelope.address)}")
-        roles = {member.key: member.role for member in record.members}
-        if roles.get(envelope.signer) != "moderator":
-            raise EnvelopeError("roster.owner", f"the opener {did_key(envelope.signer)} is no moderator of the thread")
-        for member in record.members:
-            self._admit(member.key, member.name, member.role, 0)
+        self.members.begin(envelope.signer, record.members)
         self.opening = envelope
         self.signers[envelope.signer] = False
         self._sent_at = record.sent_at
@@ -280,27 +177,21 @@ class Thread:
             raise EnvelopeError("chain.thread", f"the {kind} is of the thread {address_text(record.thread)}")
         if record.prev != self.tip or record.seq != self.seq:
             self._misplaced(envelope)
-        member = self.members.get(envelope.signer)
         if kind == "message":
             self._check_identity(record)
         # 2. roster
-        if member is None or member.role is None:
-            raise EnvelopeError("roster.stranger", f"{did_key(envelope.signer)} is no member at this place")
         leaves = kind == "roster" and record.change == "leave"
-        if member.role not in (_MODERATOR if kind in ("roster", "seal") else _MAY_APPEND) and not leaves:
-            raise EnvelopeError("roster.role", f"the signer is {member.role}, who may not append a {kind}")
-        if record.settled is not None and member.role not in _MAY_APPEND:
+        may = MODERATOR if kind in ("roster", "seal") else MAY_APPEND
+        member = self.members.check_signer(envelope.signer, ANYBODY if leaves else may, kind)
+        if record.settled is not None and member.role not in MAY_APPEND:
             raise EnvelopeError("roster.role", f"the signer is {member.role}, who may leave, but not settle")
         if kind == "message":
-            self._check_recipients(record, envelope.signer)
+            self.members.check_recipients(record, envelope.signer)
         elif kind == "roster":
-            self._check_roster(record, envelope.signer)
-        if record.settled is not None and envelope.signer != self.owner:
-            if any(entry.step is not None for entry in record.settled):
-                raise EnvelopeError("step.owner", "a step is settled by another key than the owner's")
+            self.members.check_change(record, envelope.signer)
+        self._check_steps(record, envelope.signer)
         # 3. receipts
-        if (record.receipts or ()) != tuple(self._standing):
-            raise EnvelopeError("receipts.committed", self._miscommitted(record.receipts or ()))
+        self._receipts.check_committed(record.receipts or ())
         # 4. settle
         done: dict[bytes, str] = {}
         for entry in record.settled or ():
@@ -338,39 +229,28 @@ class Thread:
         if record.seq != self.seq:
             raise EnvelopeError("chain.seq", f"seq is {record.seq}, but the place is {self.seq}")
 
-    def _miscommitted(self, receipts: tuple[bytes, ...]) -> str:
-        for place, (listed, stands) in enumerate(zip(receipts, self._standing, strict=False)):
-            if listed != stands:
-                return f"receipt {place} is listed as {address_text(listed)}, but {address_text(stands)} stands there"
-        if len(receipts) < len(self._standing):
-            return f"{len(self._standing)} receipts stand before the record, which lists only {len(receipts)}"
-        return f"the record lists {len(receipts)} receipts, but only {len(self._standing)} stand before it"
-
     # Messages
 
     def _check_identity(self, record: Message) -> None:
         assert self.opening is not None
-        if self._ids.find(_digest(record.id)) >= 0:
+        if self._ids.find(short_digest(record.id)) >= 0:
             raise EnvelopeError("message.id", f"the id {record.id} was used before")
         if record.room != self.opening.record.room:
             raise EnvelopeError("message.room", f"the room is {record.room}, but the open's {self.opening.record.room}")
-        if record.reply_to is not None and not self._flags(record.reply_to) & _MESSAGE:
+        if record.reply_to is not None and not self._flags(record.reply_to) & MESSAGE:
             raise EnvelopeError("message.reply_to", f"reply_to {address_text(record.reply_to)} is no earlier message")
 
-    def _check_recipients(self, record: Message, signer: PublicKey) -> None:
-        for key in record.to or ():
-            member = self.members.get(key)
-            if member is None or member.role is None or key == signer:
-                why = "the author" if key == signer else "no member at this place"
-                raise EnvelopeError("roster.to", f"the recipient {did_key(key)} is {why}")
-            if record.needs_ack and member.role not in _MAY_ACK:
-                raise EnvelopeError("roster.unable", f"the recipient {did_key(key)} is {member.role}, who may not ack")
-        if record.step is not None and signer != self.owner:
+    def _check_steps(self, record: Chained, signer: PublicKey) -> None:
+        if signer == self.owner:
+            return
+        if isinstance(record, Message) and record.step is not None:
             raise EnvelopeError("step.owner", f"the step {'/'.join(record.step)} is another key's than the owner's")
+        if record.settled is not None and any(entry.step is not None for entry in record.settled):
+            raise EnvelopeError("step.owner", "a step is settled by another key than the owner's")
 
     def _check_message(self, envelope: Envelope[Message], member: MemberState, done: dict[bytes, str]) -> None:
         record = envelope.record
-        if record.step is not None and (path := _digest(*record.step)):
+        if record.step is not None and (path := short_digest(*record.step)):
             if path in done or self._paths.find(path) >= 0:
                 raise EnvelopeError("step.repeated", f"the step {'/'.join(record.step)} occurred before")
         if record.intent == "retract":
@@ -385,11 +265,11 @@ class Thread:
         flags = self._flags(record.reply_to)
         if self._author(record.reply_to) != member.number:
             raise EnvelopeError("retract.author", "the retracted message is another's")
-        if flags & _SETTLED or record.reply_to in done:
+        if flags & SETTLED or record.reply_to in done:
             raise EnvelopeError("retract.settled", "the retracted message is settled already")
-        if flags & (_STEP | _ESCALATION | _RETRACTION | _RETRACTED):
+        if flags & (STEP | ESCALATION | RETRACTION | RETRACTED):
             raise EnvelopeError("retract.target", "a step's message, an escalation or a retraction is not retracted")
-        target = self._pending.get(record.reply_to)
+        target = self._receipts.pending.get(record.reply_to)
         if target and (target.declined or (target.escalation and target.escalation.declined)):
             raise EnvelopeError("retract.declined", "the retracted message was declined")
 
@@ -398,11 +278,11 @@ class Thread:
         flags = self._flags(record.reply_to)
         if self._author(record.reply_to) != member.number:
             raise EnvelopeError("escalate.author", "the escalated message is another's")
-        if flags & _ESCALATION or not flags & _NEEDS:
+        if flags & ESCALATION or not flags & NEEDS_ACK:
             raise EnvelopeError("escalate.target", "the escalated message needs no ack, or is an escalation")
-        if flags & (_SETTLED | _RETRACTED) or record.reply_to in done:
+        if flags & (SETTLED | RETRACTED) or record.reply_to in done:
             raise EnvelopeError("escalate.late", "the escalated message is settled or retracted")
-        target = self._pending[record.reply_to]
+        target = self._receipts.pending[record.reply_to]
         if target.escalation is not None:
             raise EnvelopeError("escalate.repeated", "the message was escalated before")
         for key in record.to or ():
@@ -424,19 +304,19 @@ class Thread:
 
     def _take_message(self, envelope: Envelope[Message], member: MemberState, offset: int) -> None:
         record = envelope.record
-        flags = _MESSAGE | _INTENT_FLAGS.get(record.intent, 0)
+        flags = MESSAGE | _INTENT_FLAGS.get(record.intent, 0)
         if record.needs_ack:
-            flags |= _NEEDS
-        self._ids.add(_digest(record.id))
+            flags |= NEEDS_ACK
+        self._ids.add(short_digest(record.id))
         if record.step is not None:
-            flags |= _STEP
-            self._paths.add(_digest(*record.step))
+            flags |= STEP
+            self._paths.add(short_digest(*record.step))
         pending = None
         if record.to is not None:
-            flags |= _ADDRESSED
-            pending = self._pending[envelope.address] = _Pending(
+            flags |= ADDRESSED
+            pending = self._receipts.pending[envelope.address] = Pending(
                 envelope.address, self.seq, member.number, flags, self.index, offset,
-                record.needs_ack, {key: _Recipient() for key in record.to}, len(record.to),
+                record.needs_ack, {key: Recipient() for key in record.to}, len(record.to),
             )  # fmt: skip
         if record.reply_to is not None:
             self._take_reply(envelope, member, offset, pending)
@@ -447,7 +327,7 @@ class Thread:
         self._push(envelope, flags)
 
     def _take_reply(
-        self, envelope: Envelope[Message], member: MemberState, offset: int, pending: _Pending | None
+        self, envelope: Envelope[Message], member: MemberState, offset: int, pending: Pending | None
     ) -> None:
         record = envelope.record
         target = record.reply_to
@@ -459,11 +339,11 @@ class Thread:
             self._challenged.setdefault(target, set()).add(envelope.address)
         elif record.intent == "escalate":
             assert pending is not None
-            pending.of = self._pending[target]
+            pending.of = self._receipts.pending[target]
             pending.of.escalation = pending
         elif record.intent == "retract":
-            self._rows[self._chain.find(target)] |= _RETRACTED
-            self._forget(target)
+            self._rows[self._chain.find(target)] |= RETRACTED
+            self._receipts.forget(target)
             if target in self._challenges:
                 self._answered(target)
             for address in self._challenged.pop(target, ()):
@@ -476,47 +356,12 @@ class Thread:
         if not open_ones:
             del self._challenged[target]
 
-    # The roster
-
-    def _check_roster(self, record: Roster, signer: PublicKey) -> None:
-        present = self.members.get(record.key)
-        role = present.role if present else None
-        if record.change == "admit":
-            if role is not None:
-                raise EnvelopeError("roster.present", f"{did_key(record.key)} is a member already")
-            if self._names.get(record.name or "", record.key) != record.key:
-                raise EnvelopeError("roster.name", f"the name {record.name} was given to another key of this thread")
-            return
-        if record.change == "leave" and record.key != signer:
-            raise EnvelopeError("roster.leave", "another key than the signer's leaves")
-        if role is None:
-            raise EnvelopeError("roster.absent", f"{did_key(record.key)} is no member")
-        if record.change == "role" and record.role == role:
-            raise EnvelopeError("roster.same_role", f"{did_key(record.key)} is {role} already")
-        if role == "moderator" and self._moderators == 1:
-            raise EnvelopeError("roster.moderator", "the thread would be without a moderator")
-
     def _check_nothing(self, envelope: Envelope[Any], member: MemberState, done: dict[bytes, str]) -> None:
         """A roster record's own effect is checked with the roster, a settle has none."""
 
     def _take_roster(self, envelope: Envelope[Roster], member: MemberState, offset: int) -> None:
-        record = envelope.record
-        if record.change == "admit":
-            assert record.name is not None
-            assert record.role is not None
-            self._admit(record.key, record.name, record.role, self.seq)
-        else:
-            changed = self.members[record.key]
-            self._moderators += (record.role == "moderator") - (changed.role == "moderator")
-            changed.role = record.role
-            changed.since = self.seq
+        self.members.change(envelope.record, self.seq)
         self._push(envelope, 0)
-
-    def _admit(self, key: PublicKey, name: str, role: str, seq: int) -> None:
-        number = self.members[key].number if key in self.members else len(self.members)
-        self.members[key] = MemberState(number, name, role, seq)
-        self._names[name] = key
-        self._moderators += role == "moderator"
 
     # Receipts
 
@@ -526,116 +371,45 @@ class Thread:
             raise EnvelopeError("chain.sealed", f"a {envelope.kind} follows the seal")
         if record.thread != self.address:
             raise EnvelopeError("chain.thread", f"the {envelope.kind} is of the thread {address_text(record.thread)}")
-        pending = self._hear_ack(envelope) if isinstance(record, Ack) else self._hear_ruling(envelope)
-        self._standing[envelope.address] = (envelope, pending)
-
-    def _hear_ack(self, envelope: Envelope[Ack]) -> _Pending:
-        record, signer = envelope.record, envelope.signer
-        pending = self._pending.get(record.message)
-        flags = pending.flags if pending else self._flags(record.message)
-        if not flags & _MESSAGE:
-            raise EnvelopeError("ack.message", f"the ack is of {address_text(record.message)}, no earlier message")
-        self._check_signer(signer, _MAY_ACK, "ack")
-        if not flags & _ADDRESSED or (pending and signer not in pending.recipients):
-            raise EnvelopeError("ack.recipient", f"{did_key(signer)} is no recipient of the message")
-        self._check_place(envelope)
-        if pending is None:
-            raise EnvelopeError("ack.settled", "the ack is of a message that is settled or retracted")
-        recipient = pending.recipients[signer]
-        if recipient.answer == "decline":
-            raise EnvelopeError("ack.declined", f"{did_key(signer)} declined the message before")
-        if record.after != recipient.correction:
-            wanted = "none" if recipient.correction is None else address_text(recipient.correction)
-            given = "none" if record.after is None else address_text(record.after)
-            raise EnvelopeError("ack.after", f"after is {given}, but the correction to answer is {wanted}")
-        if recipient.last is not None and recipient.correction is None:
-            raise EnvelopeError("ack.after", "the ack before it was not corrected, so there is nothing to ack anew")
-        if recipient.rounds >= MAX_ROUNDS:
-            raise EnvelopeError("ack.rounds", f"{did_key(signer)} acknowledged the message {MAX_ROUNDS} times already")
-        recipient.last, recipient.answer, recipient.ruling = envelope.address, record.answer, ""
-        recipient.correction = None
-        recipient.rounds += 1
-        pending.acks.append(envelope.address)
-        pending.declined = pending.declined or record.answer == "decline"
-        self._acks[envelope.address] = (pending, signer)
-        return pending
-
-    def _hear_ruling(self, envelope: Envelope[Ruling]) -> _Pending:
-        record, signer = envelope.record, envelope.signer
-        if (found := self._acks.get(record.ack)) is None:
-            raise EnvelopeError("ruling.ack", f"{address_text(record.ack)} is no ack of an unsettled message")
-        pending, key = found
-        recipient = pending.recipients[key]
-        self._check_signer(signer, _MAY_APPEND, "ruling")
-        if self.members[signer].number != pending.author:
-            raise EnvelopeError("ruling.author", f"{did_key(signer)} is not the author of the acknowledged message")
-        self._check_place(envelope)
-        if recipient.last != record.ack or recipient.ruling:
-            raise EnvelopeError("ruling.repeated", "the ack was ruled on before")
-        if recipient.answer == "decline":
-            raise EnvelopeError("ruling.declined", "the ack declines, which is final")
-        recipient.ruling = record.ruling
-        if record.ruling == "confirm":
-            pending.outstanding -= 1
-        else:
-            recipient.correction = envelope.address
-        return pending
-
-    def _check_signer(self, signer: PublicKey, roles: frozenset[str], kind: str) -> None:
-        role = self.role(signer)
-        if role is None:
-            raise EnvelopeError("roster.stranger", f"{did_key(signer)} is no member at this place")
-        if role not in roles:
-            raise EnvelopeError("roster.role", f"the signer is {role}, who may not sign a {kind}")
-
-    def _check_place(self, envelope: Envelope[Any]) -> None:
-        if len(self._standing) >= MAX_STANDING:
-            raise EnvelopeError("receipts.many", f"{MAX_STANDING} receipts stand already; a chain record is due")
-        if envelope.address in self._standing or envelope.address in self._acks:
-            raise EnvelopeError("receipts.repeated", f"the {envelope.kind} stands a second time")
+        self._receipts.receive(envelope)
 
     def _commit_receipts(self) -> None:
-        for envelope, pending in self._standing.values():
-            as_approver = envelope.kind == "ack" and (
-                pending.of is not None or self.role(envelope.signer) == "approver"
-            )
-            self.signers[envelope.signer] = self.signers.get(envelope.signer, False) or as_approver
-            if envelope.kind == "ruling" and envelope.record.ruling == "confirm":
+        for envelope, pending in self._receipts.commit():
+            kind, signer = envelope.kind, envelope.signer
+            as_approver = kind == "ack" and (pending.of is not None or self.role(signer) == "approver")
+            self.signers[signer] = self.signers.get(signer, False) or as_approver
+            if kind == "ruling":
                 if pending.acknowledged and pending.of is None and not pending.counted_acknowledged:
                     pending.counted_acknowledged = True
                     self.acknowledged += 1
-            elif envelope.kind == "ack" and envelope.record.answer == "decline":
+            elif envelope.record.answer == "decline":
                 target = pending.of or pending
                 if not target.counted_declined:
                     target.counted_declined = True
                     self.declined += 1
                 who = "approver" if pending.of else "recipient"
-                self._note(
-                    "message.declined", target.index, target.offset, target.address,
-                    f"{who} {did_key(envelope.signer)} declined the message",
-                )  # fmt: skip
-        self._standing.clear()
+                self._note_on(target, "message.declined", f"{who} {did_key(signer)} declined the message")
 
     # Settling and sealing
 
     def _check_settled(self, entry: Settled, author: int, done: dict[bytes, str]) -> None:
         if entry.step is not None:
-            path = _digest(*entry.step)
+            path = short_digest(*entry.step)
             if path in done or self._paths.find(path) >= 0:
                 raise EnvelopeError("step.repeated", f"the step {'/'.join(entry.step)} occurred before")
             done[path] = entry.outcome
             return
         assert entry.message is not None
         message = f"the message {address_text(entry.message)}"
-        pending = self._pending.get(entry.message)
+        pending = self._receipts.pending.get(entry.message)
         flags = pending.flags if pending else self._flags(entry.message)
-        if not flags & _MESSAGE:
+        if not flags & MESSAGE:
             raise EnvelopeError("settle.unknown", f"{message} is none of the thread")
         if (pending.author if pending else self._author(entry.message)) != author:
             raise EnvelopeError("settle.author", f"{message} is another's")
-        if flags & _SETTLED or entry.message in done:
+        if flags & SETTLED or entry.message in done:
             raise EnvelopeError("settle.repeated", f"{message} is settled already")
-        if flags & _RETRACTED and entry.outcome != "failed":
+        if flags & RETRACTED and entry.outcome != "failed":
             raise EnvelopeError("settle.retracted", f"{message} was retracted; it can only have failed")
         if entry.outcome == "succeeded" and pending and pending.needs_ack and not pending.acknowledged:
             raise EnvelopeError(
@@ -655,12 +429,12 @@ class Thread:
 
     def _settle(self, entry: Settled, envelope: Envelope[Any], offset: int) -> None:
         if entry.step is not None:
-            self._paths.add(_digest(*entry.step))
+            self._paths.add(short_digest(*entry.step))
             self.ungated += 1
             return
         assert entry.message is not None
-        pending = self._forget(entry.message)
-        self._rows[pending.row if pending else self._chain.find(entry.message)] |= _SETTLED
+        pending = self._receipts.forget(entry.message)
+        self._rows[pending.row if pending else self._chain.find(entry.message)] |= SETTLED
         if pending is None:
             return
         if entry.outcome == "approved":
@@ -668,10 +442,8 @@ class Thread:
             self.approved += 1
             approvers = ", ".join(did_key(key) for key in pending.escalation.recipients)
             silent = ", ".join(did_key(k) for k, r in pending.recipients.items() if r.ruling != "confirm")
-            self._note(
-                "message.approved", pending.index, pending.offset, pending.address,
-                f"approved by {approvers}; not acknowledged by {silent or 'nobody'}",
-            )  # fmt: skip
+            text = f"approved by {approvers}; not acknowledged by {silent or 'nobody'}"
+            self._note_on(pending, "message.approved", text)
         pending.failed = entry.outcome == "failed"
         if pending.needs_ack and pending.of is None and not pending.cleared:
             if self._is_owner(pending.author):
@@ -682,7 +454,7 @@ class Thread:
     def _is_owner(self, number: int) -> bool:
         return self.members[self.owner].number == number
 
-    def _leave_open(self, pending: _Pending) -> None:
+    def _leave_open(self, pending: Pending) -> None:
         if len(self._uncleared) < MAX_NOTES:
             self._uncleared.append((pending.author, pending.index, pending.offset, pending.address))
         else:
@@ -693,7 +465,7 @@ class Thread:
             return
         owner = self.members[self.owner].number
         bad = self._uncleared_owner
-        for address, pending in self._pending.items():
+        for address, pending in self._receipts.pending.items():
             if pending.author == owner and pending.needs_ack and pending.of is None:
                 if address not in done or not pending.cleared:
                     bad = bad or address
@@ -706,7 +478,7 @@ class Thread:
     def _take_seal(self, envelope: Envelope[Seal], member: MemberState, offset: int) -> None:
         self.outcome = envelope.record.outcome
         if self.outcome == "completed":
-            for pending in self._pending.values():
+            for pending in self._receipts.pending.values():
                 if pending.needs_ack and pending.of is None and not self._is_owner(pending.author):
                     self._leave_open(pending)
             names = {state.number: key for key, state in self.members.items()}
@@ -736,18 +508,15 @@ class Thread:
         self.tip = envelope.address
         self.seq += 1
 
-    def _forget(self, message: bytes) -> _Pending | None:
-        pending = self._pending.pop(message, None)
-        for ack in pending.acks if pending else ():
-            del self._acks[ack]
-        return pending
-
     def _see_time(self, envelope: Envelope[Chained], offset: int) -> None:
         sent_at = envelope.record.sent_at
         if sent_at + CLOCK_TOLERANCE_MS < self._sent_at:
             text = f"sent_at is {self._sent_at - sent_at} ms before the record before it; order comes from the chain"
             self._note("time.backwards", self.index, offset, envelope.address, text)
         self._sent_at = sent_at
+
+    def _note_on(self, message: Pending, code: str, text: str) -> None:
+        self._note(code, message.index, message.offset, message.address, text)
 
     def _note(self, code: str, index: int, offset: int, address: bytes, text: str) -> None:
         self._notes_of[code] = self._notes_of.get(code, 0) + 1

@@ -1,0 +1,176 @@
+"""Acks and rulings: who may give which, in which rounds, and which of them no chain record has committed yet
+(`spec/protocol.md`, "Receipts")."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from envelope.cose import Envelope, address_text
+from envelope.errors import EnvelopeError
+from envelope.keys import PublicKey, did_key
+from envelope.membership import MAY_ACK, MAY_APPEND, Membership
+from envelope.records import Ack, Ruling
+
+MAX_STANDING: Final = 4096
+MAX_ROUNDS: Final = 16
+
+MESSAGE, SETTLED, RETRACTED, STEP, ESCALATION, RETRACTION, NEEDS_ACK, ADDRESSED = (1 << bit for bit in range(8))
+"""What a thread remembers of each of its chain records, for good."""
+
+
+@dataclass(slots=True)
+class Recipient:
+    """Where one recipient stands with one message."""
+
+    last: bytes | None = None
+    answer: str = ""
+    ruling: str = ""
+    correction: bytes | None = None
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class Pending:
+    """A message that is addressed to somebody, until it is settled or retracted.
+
+    Attributes:
+        row: its seq.
+        author: the number of its author.
+        flags: those it had when it was sent.
+        index, offset: where it stands.
+        outstanding: how many recipients have not accepted, or are not confirmed.
+        of: the message that it escalates; escalation: the message that escalates it.
+        acks: the addresses of its acks.
+        declined: whether a recipient declined; failed: whether it was settled so.
+    """
+
+    address: bytes
+    row: int
+    author: int
+    flags: int
+    index: int
+    offset: int
+    needs_ack: bool
+    recipients: dict[PublicKey, Recipient]
+    outstanding: int
+    of: "Pending | None" = None
+    escalation: "Pending | None" = None
+    acks: list[bytes] = field(default_factory=list)
+    declined: bool = False
+    failed: bool = False
+    counted_acknowledged: bool = False
+    counted_declined: bool = False
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether every recipient has accepted and is confirmed."""
+        return self.outstanding == 0
+
+    @property
+    def cleared(self) -> bool:
+        """Whether that is so of it or of its escalation."""
+        return self.outstanding == 0 or (self.escalation is not None and self.escalation.outstanding == 0)
+
+
+class Receipts:
+    """The messages that may be acknowledged, their acks, and the receipts that stand behind the last chain record.
+
+    Args:
+        members: the thread's.
+        flags: gives what is remembered of the record at an address; 0 for none.
+    """
+
+    def __init__(self, members: Membership, flags: Callable[[bytes], int]) -> None:
+        self.pending: dict[bytes, Pending] = {}
+        self.standing: dict[bytes, tuple[Envelope[Any], Pending]] = {}
+        self._members = members
+        self._flags = flags
+        self._acks: dict[bytes, tuple[Pending, PublicKey]] = {}
+
+    def receive(self, envelope: Envelope[Any]) -> None:
+        """Take the next receipt, judged where it stands."""
+        hear = self._ack if envelope.kind == "ack" else self._ruling
+        self.standing[envelope.address] = (envelope, hear(envelope))
+
+    def check_committed(self, listed: tuple[bytes, ...]) -> None:
+        """Return if a chain record lists exactly the receipts that stand before it."""
+        if listed != tuple(self.standing):
+            raise EnvelopeError("receipts.committed", self._difference(listed))
+
+    def commit(self) -> Iterator[tuple[Envelope[Any], Pending]]:
+        """Yield each standing receipt and its message, and let none stand any more."""
+        yield from self.standing.values()
+        self.standing.clear()
+
+    def forget(self, message: bytes) -> Pending | None:
+        """Let a message that was settled or retracted take no more receipts; return it if it was pending."""
+        pending = self.pending.pop(message, None)
+        for ack in pending.acks if pending else ():
+            del self._acks[ack]
+        return pending
+
+    def _ack(self, envelope: Envelope[Ack]) -> Pending:
+        record, signer = envelope.record, envelope.signer
+        pending = self.pending.get(record.message)
+        flags = pending.flags if pending else self._flags(record.message)
+        if not flags & MESSAGE:
+            raise EnvelopeError("ack.message", f"the ack is of {address_text(record.message)}, no earlier message")
+        self._members.check_signer(signer, MAY_ACK, "ack")
+        if not flags & ADDRESSED or (pending and signer not in pending.recipients):
+            raise EnvelopeError("ack.recipient", f"{did_key(signer)} is no recipient of the message")
+        self._check_place(envelope)
+        if pending is None:
+            raise EnvelopeError("ack.settled", "the ack is of a message that is settled or retracted")
+        recipient = pending.recipients[signer]
+        if recipient.answer == "decline":
+            raise EnvelopeError("ack.declined", f"{did_key(signer)} declined the message before")
+        if record.after != recipient.correction:
+            wanted = "none" if recipient.correction is None else address_text(recipient.correction)
+            given = "none" if record.after is None else address_text(record.after)
+            raise EnvelopeError("ack.after", f"after is {given}, but the correction to answer is {wanted}")
+        if recipient.last is not None and recipient.correction is None:
+            raise EnvelopeError("ack.after", "the ack before it was not corrected, so there is nothing to ack anew")
+        if recipient.rounds >= MAX_ROUNDS:
+            raise EnvelopeError("ack.rounds", f"{did_key(signer)} acknowledged the message {MAX_ROUNDS} times already")
+        recipient.last, recipient.answer, recipient.ruling = envelope.address, record.answer, ""
+        recipient.correction = None
+        recipient.rounds += 1
+        pending.acks.append(envelope.address)
+        pending.declined = pending.declined or record.answer == "decline"
+        self._acks[envelope.address] = (pending, signer)
+        return pending
+
+    def _ruling(self, envelope: Envelope[Ruling]) -> Pending:
+        record = envelope.record
+        if (found := self._acks.get(record.ack)) is None:
+            raise EnvelopeError("ruling.ack", f"{address_text(record.ack)} is no ack of an unsettled message")
+        pending, key = found
+        recipient = pending.recipients[key]
+        member = self._members.check_signer(envelope.signer, MAY_APPEND, "ruling")
+        if member.number != pending.author:
+            raise EnvelopeError("ruling.author", f"{did_key(envelope.signer)} is not the author of the message")
+        self._check_place(envelope)
+        if recipient.last != record.ack or recipient.ruling:
+            raise EnvelopeError("ruling.repeated", "the ack was ruled on before")
+        if recipient.answer == "decline":
+            raise EnvelopeError("ruling.declined", "the ack declines, which is final")
+        recipient.ruling = record.ruling
+        if record.ruling == "confirm":
+            pending.outstanding -= 1
+        else:
+            recipient.correction = envelope.address
+        return pending
+
+    def _check_place(self, envelope: Envelope[Any]) -> None:
+        if len(self.standing) >= MAX_STANDING:
+            raise EnvelopeError("receipts.many", f"{MAX_STANDING} receipts stand already; a chain record is due")
+        if envelope.address in self.standing or envelope.address in self._acks:
+            raise EnvelopeError("receipts.repeated", f"the {envelope.kind} stands a second time")
+
+    def _difference(self, listed: tuple[bytes, ...]) -> str:
+        for place, (wrong, right) in enumerate(zip(listed, self.standing, strict=False)):
+            if wrong != right:
+                return f"receipt {place} is listed as {address_text(wrong)}, but {address_text(right)} stands there"
+        if len(listed) < len(self.standing):
+            return f"{len(self.standing)} receipts stand before the record, which lists only {len(listed)}"
+        return f"the record lists {len(listed)} receipts, but only {len(self.standing)} stand before it"
