@@ -32,21 +32,24 @@ class DigestTable:
 
     def add(self, digest: bytes) -> None:
         """Append a digest that is not there yet."""
+        if 3 * self.count >= 2 * self._mask:
+            self._grow()
         self._rows += digest
         self.count += 1
-        if 3 * self.count > 2 * self._mask:
-            self._mask = 2 * self._mask + 1
-            self._slots = array("I", bytes(4 * (self._mask + 1)))
-            for row in range(self.count):
-                self._place(self[row], row)
-        else:
-            self._place(digest, self.count - 1)
+        slots, mask = self._slots, self._mask
+        slot = hash(digest) & mask
+        while slots[slot]:
+            slot = (slot + 1) & mask
+        slots[slot] = self.count
 
-    def _place(self, digest: bytes, row: int) -> None:
-        slot = hash(digest) & self._mask
-        while self._slots[slot]:
-            slot = (slot + 1) & self._mask
-        self._slots[slot] = row + 1
+    def _grow(self) -> None:
+        self._mask = mask = 2 * self._mask + 1
+        self._slots = slots = array("I", bytes(4 * (mask + 1)))
+        for row in range(self.count):
+            slot = hash(self[row]) & mask
+            while slots[slot]:
+                slot = (slot + 1) & mask
+            slots[slot] = row + 1
 
 
 def short_digest(*parts: str) -> bytes:

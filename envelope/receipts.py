@@ -94,7 +94,7 @@ class Receipts:
 
     def check_committed(self, listed: tuple[bytes, ...]) -> None:
         """Return if a chain record lists exactly the receipts that stand before it."""
-        if listed != tuple(self.standing):
+        if listed != (tuple(self.standing) if self.standing else ()):
             raise EnvelopeError("receipts.committed", self._difference(listed))
 
     def commit(self) -> Iterator[tuple[Envelope[Any], Pending]]:

@@ -13,12 +13,12 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     PlainSerializer,
     Strict,
-    Tag,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -101,8 +101,17 @@ def _raised(flag: bool) -> bool:
     return flag
 
 
-def _content(value: Any) -> str:
-    return "text" if isinstance(value, str) else "blob"
+def _text_or(limit: int | None) -> WrapValidator:
+    """Take text of at most `limit` bytes that is not blank, and leave anything else to the model of blobs."""
+
+    def check(value: Any, blob: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, str):
+            return blob(value)
+        if limit is not None and len(value) * 4 > limit and len(value.encode("utf-8", "surrogatepass")) > limit:
+            raise PydanticCustomError("body.size", "the text is longer than {limit} bytes", {"limit": limit})
+        return _not_blank(value)
+
+    return WrapValidator(check)
 
 
 Address = Annotated[bytes, Field(min_length=32, max_length=32)]
@@ -152,11 +161,8 @@ class Blob(_Map):
     bytes: Annotated[int, Field(ge=17)]
 
 
-Content = Annotated[
-    Annotated[Text, _bounded(65_536), Tag("text")] | Annotated[Blob, Strict(False), Tag("blob")],
-    Discriminator(_content),
-]
-Payload = Annotated[Annotated[Text, Tag("text")] | Annotated[Blob, Strict(False), Tag("blob")], Discriminator(_content)]
+Content = Annotated[str | Annotated[Blob, Strict(False)], Field(union_mode="left_to_right"), _text_or(65_536)]
+Payload = Annotated[str | Annotated[Blob, Strict(False)], Field(union_mode="left_to_right"), _text_or(None)]
 
 
 class Member(_Map):
@@ -492,12 +498,12 @@ def _refusal(kind: str, error: ValidationError) -> EnvelopeError:
     items = error.errors(include_url=False, include_context=False, include_input=False)
     inner = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
     for item in items:
-        if item["loc"] in inner:
-            continue  # a list is reported as too short when its items are refused
+        if item["loc"] in inner or item["loc"][-1:] == ("str",):
+            continue  # a list is called too short when its items are refused; a blob is called no text
         code = item["type"]
         if code not in BY_CODE:
             code = _CODES.get(code) or ("body.type" if code.endswith(("_type", "_parsing")) else "body.value")
-        where = ".".join(str(part) for part in item["loc"] if part not in ("text", "blob", "[key]"))
+        where = ".".join(str(part) for part in item["loc"] if part not in ("Blob", "[key]"))
         found.append((_order(code), code, f"{where or 'the body'} of the {kind}: {item['msg']}"))
     _, code, text = min(found)
     return EnvelopeError(code, text)

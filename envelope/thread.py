@@ -36,7 +36,7 @@ from envelope.receipts import (
     Receipts,
     Recipient,
 )
-from envelope.records import Ack, Chained, Message, Open, Roster, Ruling, Seal, Settled
+from envelope.records import Ack, Chained, Limits, Message, Open, Roster, Ruling, Seal, Settled
 
 MAX_NOTES: Final = 64
 CLOCK_TOLERANCE_MS: Final = 300_000
@@ -60,7 +60,7 @@ class Thread:
 
     Attributes:
         pinned: the address that the thread must have, or None.
-        opening: the open, or None before it.
+        opening: the open, or None before it; address: its address, which is the thread's; owner: its signer.
         members: every key that is or was a member.
         signers: the keys that signed chain records and committed receipts; True where one acted as an approver.
         outcome: the seal's, or None.
@@ -71,6 +71,8 @@ class Thread:
     def __init__(self, pinned: bytes | None = None) -> None:
         self.pinned = pinned
         self.opening: Envelope[Open] | None = None
+        self.address = b""
+        self.owner: PublicKey = b""
         self.members = Membership()
         self.signers: dict[PublicKey, bool] = {}
         self.outcome: str | None = None
@@ -86,6 +88,8 @@ class Thread:
         self._rows = array("Q")  # author << 8 | flags, one a chain record
         self._ids = DigestTable(16)
         self._paths = DigestTable(16)
+        self._limits: Limits | None = None
+        self._room: str | None = None
         self._receipts = Receipts(self.members, self._flags)
         self._challenges: dict[bytes, tuple[int, bytes, int, int]] = {}
         self._challenged: dict[bytes, set[bytes]] = {}
@@ -94,16 +98,6 @@ class Thread:
         self._sent_at = 0
 
     # What a writer needs to know
-
-    @property
-    def address(self) -> bytes:
-        """The thread's address: that of its open."""
-        return self.opening.address if self.opening else b""
-
-    @property
-    def owner(self) -> PublicKey:
-        """The key that opened the thread."""
-        return self.opening.signer if self.opening else b""
 
     @property
     def standing(self) -> tuple[bytes, ...]:
@@ -158,6 +152,9 @@ class Thread:
             raise EnvelopeError("chain.pinned", f"the thread is another one: {address_text(envelope.address)}")
         self.members.begin(envelope.signer, record.members)
         self.opening = envelope
+        self.address = envelope.address
+        self._limits, self._room = record.limits, record.room
+        self.owner = envelope.signer
         self.signers[envelope.signer] = False
         self._sent_at = record.sent_at
         self._push(envelope, 0)
@@ -189,7 +186,8 @@ class Thread:
             self.members.check_recipients(record, envelope.signer)
         elif kind == "roster":
             self.members.check_change(record, envelope.signer)
-        self._check_steps(record, envelope.signer)
+        if envelope.signer != self.owner:
+            self._check_steps(record)
         # 3. receipts
         self._receipts.check_committed(record.receipts or ())
         # 4. settle
@@ -199,7 +197,9 @@ class Thread:
         check(self, envelope, member, done)
         # The record holds: nothing below may fail.
         self._commit_receipts()
-        self._see_time(envelope, offset)
+        if record.sent_at + CLOCK_TOLERANCE_MS < self._sent_at:
+            self._note_time(envelope, offset)
+        self._sent_at = record.sent_at
         for entry in record.settled or ():
             self._settle(entry, envelope, offset)
         take(self, envelope, member, offset)
@@ -232,17 +232,14 @@ class Thread:
     # Messages
 
     def _check_identity(self, record: Message) -> None:
-        assert self.opening is not None
         if self._ids.find(short_digest(record.id)) >= 0:
             raise EnvelopeError("message.id", f"the id {record.id} was used before")
-        if record.room != self.opening.record.room:
-            raise EnvelopeError("message.room", f"the room is {record.room}, but the open's {self.opening.record.room}")
+        if record.room != self._room:
+            raise EnvelopeError("message.room", f"the room is {record.room}, but the open's {self._room}")
         if record.reply_to is not None and not self._flags(record.reply_to) & MESSAGE:
             raise EnvelopeError("message.reply_to", f"reply_to {address_text(record.reply_to)} is no earlier message")
 
-    def _check_steps(self, record: Chained, signer: PublicKey) -> None:
-        if signer == self.owner:
-            return
+    def _check_steps(self, record: Chained) -> None:
         if isinstance(record, Message) and record.step is not None:
             raise EnvelopeError("step.owner", f"the step {'/'.join(record.step)} is another key's than the owner's")
         if record.settled is not None and any(entry.step is not None for entry in record.settled):
@@ -257,8 +254,8 @@ class Thread:
             self._check_retraction(record, member, done)
         elif record.intent == "escalate":
             self._check_escalation(record, member, done)
-        if envelope.signer == self.owner and record.intent != "escalate":
-            self._check_limits(record)
+        if self._limits is not None and envelope.signer == self.owner and record.intent != "escalate":
+            self._check_limits(record, self._limits)
 
     def _check_retraction(self, record: Message, member: MemberState, done: dict[bytes, str]) -> None:
         assert record.reply_to is not None
@@ -292,11 +289,7 @@ class Thread:
             if key in target.recipients:
                 raise EnvelopeError("escalate.recipient", f"{did_key(key)} is a recipient of the escalated message")
 
-    def _check_limits(self, record: Message) -> None:
-        assert self.opening is not None
-        limits = self.opening.record.limits
-        if limits is None:
-            return
+    def _check_limits(self, record: Message, limits: Limits) -> None:
         if limits.bytes is not None and self.used_bytes + record.payload_bytes > limits.bytes:
             raise EnvelopeError("limit.bytes", f"the payload brings the owner to more than {limits.bytes} bytes")
         if limits.messages is not None and self.used_messages + 1 > limits.messages:
@@ -400,20 +393,20 @@ class Thread:
             done[path] = entry.outcome
             return
         assert entry.message is not None
-        message = f"the message {address_text(entry.message)}"
         pending = self._receipts.pending.get(entry.message)
         flags = pending.flags if pending else self._flags(entry.message)
         if not flags & MESSAGE:
-            raise EnvelopeError("settle.unknown", f"{message} is none of the thread")
+            raise EnvelopeError("settle.unknown", f"{address_text(entry.message)} is no message of the thread")
         if (pending.author if pending else self._author(entry.message)) != author:
-            raise EnvelopeError("settle.author", f"{message} is another's")
+            raise EnvelopeError("settle.author", f"the message {address_text(entry.message)} is another's")
         if flags & SETTLED or entry.message in done:
-            raise EnvelopeError("settle.repeated", f"{message} is settled already")
+            raise EnvelopeError("settle.repeated", f"the message {address_text(entry.message)} is settled already")
         if flags & RETRACTED and entry.outcome != "failed":
-            raise EnvelopeError("settle.retracted", f"{message} was retracted; it can only have failed")
+            raise EnvelopeError("settle.retracted", f"{address_text(entry.message)} was retracted")
         if entry.outcome == "succeeded" and pending and pending.needs_ack and not pending.acknowledged:
             raise EnvelopeError(
-                "settle.unacknowledged", f"{message} lacks an accepted and confirmed ack of every recipient"
+                "settle.unacknowledged",
+                f"{address_text(entry.message)} lacks a confirmed ack of a recipient",
             )
         if entry.outcome == "approved":
             escalation = pending.escalation if pending else None
@@ -424,7 +417,7 @@ class Thread:
                 or escalation.failed
                 or done.get(escalation.address) == "failed"
             ):
-                raise EnvelopeError("settle.approved", f"{message} has no escalation that every approver accepted")
+                raise EnvelopeError("settle.approved", f"{address_text(entry.message)} was not approved throughout")
         done[entry.message] = entry.outcome
 
     def _settle(self, entry: Settled, envelope: Envelope[Any], offset: int) -> None:
@@ -508,12 +501,10 @@ class Thread:
         self.tip = envelope.address
         self.seq += 1
 
-    def _see_time(self, envelope: Envelope[Chained], offset: int) -> None:
-        sent_at = envelope.record.sent_at
-        if sent_at + CLOCK_TOLERANCE_MS < self._sent_at:
-            text = f"sent_at is {self._sent_at - sent_at} ms before the record before it; order comes from the chain"
-            self._note("time.backwards", self.index, offset, envelope.address, text)
-        self._sent_at = sent_at
+    def _note_time(self, envelope: Envelope[Chained], offset: int) -> None:
+        behind = self._sent_at - envelope.record.sent_at
+        text = f"sent_at is {behind} ms before the record before it; order comes from the chain"
+        self._note("time.backwards", self.index, offset, envelope.address, text)
 
     def _note_on(self, message: Pending, code: str, text: str) -> None:
         self._note(code, message.index, message.offset, message.address, text)
