@@ -5,7 +5,6 @@ The profile is RFC 8949 §4.2.1 with text keys and without floats, null, tags an
 `encode(decode(data)) == data` for every accepted `data`. A refusal names the first defect in reading order.
 """
 
-from types import MappingProxyType
 from typing import Any, Final
 
 import cbor2
@@ -81,7 +80,7 @@ class _Sorter:
         elif kind is int:
             if not -MAX_INT <= value <= MAX_INT:
                 raise EnvelopeError("cbor.integer", "an integer lies beyond ±(2^53-1)")
-        elif kind is dict or kind is MappingProxyType:
+        elif kind is dict:
             self._enter(depth, 2 * len(value))
             depth += 1
             return {key: self.sorted(value[key], depth) for key in self._in_order(value)}

@@ -103,7 +103,7 @@ def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
     signed_header = _head(0x40, len(protected)) + protected
     signed_payload = _head(0x40, len(payload)) + payload
     signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
-    return read_record(split(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature))
+    return _known(split(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature))
 
 
 def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]:
@@ -126,11 +126,19 @@ def open_envelope(data: bytes) -> Envelope[Any]:
 
 
 def _open(data: bytes) -> Envelope[Any]:
-    return read_record(check_signature(split(data)))
+    return _known(check_signature(split(data)))
 
 
+# Opening is a function of the bytes alone, and so is reading a body; within one process the same bytes pass through the
+# hands of their signer, their store and their recipients. A thread that is verified as a whole goes by neither cache.
 _reopen = lru_cache(maxsize=128)(_open)
-"""Opening is a function of the bytes alone, and within one process the same bytes pass through several hands."""
+_reread = lru_cache(maxsize=128)(read_body)
+
+
+def _known(parts: Parts) -> Envelope[Any]:
+    if len(parts.payload) > _REMEMBERED_BYTES:
+        return read_record(parts)
+    return Envelope(_reread(parts.kind, parts.payload), parts.signer, address(parts.raw), parts.raw)
 
 
 def split(data: bytes) -> Parts:

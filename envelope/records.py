@@ -89,6 +89,14 @@ def _freeze(value: Any) -> Any:
     return value
 
 
+def _thaw(value: Any) -> Any:
+    if isinstance(value, MappingProxyType):
+        return {key: _thaw(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_thaw(item) for item in value]
+    return value
+
+
 def _not_default(media_type: str) -> str:
     if media_type == "text/plain":
         raise PydanticCustomError("body.default", "text/plain is the default and is not written")
@@ -141,7 +149,7 @@ Ext = Annotated[
     ],
     Field(min_length=1),
     AfterValidator(_freeze),
-    PlainSerializer(lambda frozen: frozen),
+    PlainSerializer(_thaw),
 ]
 
 Role = Literal["moderator", "member", "approver", "observer"]
