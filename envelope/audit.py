@@ -29,8 +29,8 @@ from envelope.verdict import Finding, Integrity, Signer, ThreadVerdict, Trust
 
 Observer = Callable[[Envelope[Any], int, int], None]
 
-_BATCH_RECORDS: Final = 64
 _BATCH_BYTES: Final = 1 << 18
+_RECORD_SHARE: Final = _BATCH_BYTES // 64  # so that a batch is of 64 records at most
 
 
 def verify_thread(
@@ -104,7 +104,7 @@ class Verifier:
         self._tip = tip
         self._latest = (time.time_ns() // 1_000_000 if now is None else now) + CLOCK_TOLERANCE_MS
         self._batch: list[bytes] = []
-        self._batch_bytes = 0
+        self._room = _BATCH_BYTES
         self._records = 0
         self._offset = 0
         self._failures: list[Finding] = []
@@ -114,9 +114,11 @@ class Verifier:
 
     def feed(self, raw: bytes) -> None:
         """Take the next record's bytes."""
+        if type(raw) is not bytes:
+            raise TypeError(f"a record is bytes, not {type(raw).__name__}; give the records of a thread one by one")
         self._batch.append(raw)
-        self._batch_bytes += len(raw)
-        if len(self._batch) >= _BATCH_RECORDS or self._batch_bytes >= _BATCH_BYTES:
+        self._room -= len(raw) + _RECORD_SHARE
+        if self._room <= 0:
             self._work()
 
     def refuse(self, error: EnvelopeError) -> None:
@@ -142,7 +144,7 @@ class Verifier:
                 fronts.append(error)
         # 2. signature
         for place, front in enumerate(fronts):
-            if isinstance(front, Parts):
+            if type(front) is Parts:
                 try:
                     check_signature(front)
                 except EnvelopeError as error:
@@ -150,20 +152,18 @@ class Verifier:
         # 3. body to settle
         for raw, front in zip(self._batch, fronts, strict=True):
             try:
-                self._take(front)
+                if isinstance(front, EnvelopeError):
+                    raise front
+                if not self._failures:
+                    self._take(read_record(front))
             except EnvelopeError as error:
                 self._fail(error, raw)
             self._records += 1
             self._offset += len(raw)
         self._batch.clear()
-        self._batch_bytes = 0
+        self._room = _BATCH_BYTES
 
-    def _take(self, front: Parts | EnvelopeError) -> None:
-        if isinstance(front, EnvelopeError):
-            raise front
-        if self._failures:
-            return
-        envelope = read_record(front)
+    def _take(self, envelope: Envelope[Any]) -> None:
         self.thread.apply(envelope, self._offset)
         if envelope.signer not in self._first_seen:
             self._first_seen[envelope.signer] = (self._records, self._offset, envelope.address)
@@ -221,6 +221,7 @@ class Verifier:
             code=self._failures[0].code if self._failures else None,
             thread=thread.address or None,
             name=opening.name if opening else None,
+            tip=thread.tip or None,
             records=self._records,
             pending=len(thread.standing),
             messages=thread.messages,

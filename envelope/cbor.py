@@ -15,6 +15,7 @@ MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 8
 MAX_ITEMS: Final = 16_384
 MAX_INT: Final = (1 << 53) - 1
+_MAX_KEYS: Final = 1024
 
 _UINT, _NINT, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _MAJOR: Final = ("unsigned integer", "negative integer", "byte string", "text", "array", "map", "tag", "simple value")
@@ -44,7 +45,7 @@ def decode(data: bytes) -> Any:
     """
     if len(data) <= MAX_ITEMS:  # then no count can exceed the cap
         try:
-            value, end = _quick_item(data, 0, len(data), 1)
+            value, end = _quick_item(data, 0, 1)
             if end == len(data):
                 return value
         except (_Unusual, IndexError, UnicodeDecodeError):
@@ -135,51 +136,45 @@ class _Unusual(Exception):
     """The bytes hold something that the quick decoder leaves to the reader, be it a defect or not."""
 
 
-def _quick_item(data: bytes, at: int, size: int, depth: int) -> tuple[Any, int]:
+def _quick_item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     """Decode the item at `at` if it is made of what records are made of.
 
     It accepts a part of what `_Reader` accepts and judges nothing: whatever else it meets it leaves to the reader.
-    That keeps decoding a small part of the cost of a signature. A slice must be checked against `size`; an index
-    beyond it raises by itself.
+    That keeps decoding a small part of the cost of a signature. Ends of strings are not checked one by one: an index
+    beyond the bytes raises, a slice beyond them leaves an offset that no later step brings back, and `decode` takes
+    only what ends exactly with the bytes.
     """
     head = data[at]
-    if 0xA0 <= head < 0xB8:
-        if depth > MAX_DEPTH:
-            raise _Unusual
-        return _quick_map(data, at + 1, size, depth, head - 0xA0)
-    if 0x80 <= head < 0x99:
+    if 0x80 <= head < 0x98:
         if depth > MAX_DEPTH:
             raise _Unusual
         at += 1
-        count = head - 0x80
-        if head == 0x98:
-            count = data[at]
-            at += 1
-            if count < 24:
-                raise _Unusual
-        values = []
-        for _ in range(count):
-            if data[at] == 0x58 and data[at + 1] >= 24:
-                start = at + 2
-                at = start + data[at + 1]
-                if at > size:
+        values: list[Any] = []
+        for _ in range(head - 0x80):
+            head = data[at]
+            if head == 0x58:
+                end = at + 2 + data[at + 1]
+                if end < at + 26:
                     raise _Unusual
-                values.append(data[start:at])
+                values.append(data[at + 2 : end])
+                at = end
+            elif 0xA0 <= head < 0xB8:
+                value, at = _quick_map(data, at + 1, depth + 1, head - 0xA0)
+                values.append(value)
             else:
-                value, at = _quick_item(data, at, size, depth + 1)
+                value, at = _quick_item(data, at, depth + 1)
                 values.append(value)
         return values, at
+    if 0xA0 <= head < 0xB8:
+        return _quick_map(data, at + 1, depth, head - 0xA0)
     if head < 0x18:
         return head, at + 1
     if 0x60 <= head < 0x78:
         end = at + head - 0x5F
-        if end > size:
-            raise _Unusual
         return data[at + 1 : end].decode(), end
     if head == 0x79 or head == 0x59:
-        length = data[at + 1] << 8 | data[at + 2]
-        end = at + 3 + length
-        if end > size or length < 0x100:
+        end = at + 3 + (data[at + 1] << 8 | data[at + 2])
+        if end < at + 0x103:
             raise _Unusual
         return data[at + 3 : end].decode() if head == 0x79 else data[at + 3 : end], end
     if head == 0x18 and data[at + 1] >= 24:
@@ -191,42 +186,59 @@ def _quick_item(data: bytes, at: int, size: int, depth: int) -> tuple[Any, int]:
     raise _Unusual
 
 
-def _quick_map(data: bytes, at: int, size: int, depth: int, pairs: int) -> tuple[dict[str, Any], int]:
+_keys: dict[bytes, str] = {}
+"""Encoded map keys met before, and what they decode to: records repeat a few of them. Bounded."""
+
+
+def _quick_key(token: bytes, length: int) -> str:
+    if not 0 <= length < 24 or len(token) != length + 1:
+        raise _Unusual
+    key = token[1:].decode()
+    if len(_keys) < _MAX_KEYS:
+        _keys[token] = key
+    return key
+
+
+def _quick_map(data: bytes, at: int, depth: int, pairs: int) -> tuple[dict[str, Any], int]:
+    if depth > MAX_DEPTH:
+        raise _Unusual
     values: dict[str, Any] = {}
-    last_head, last = 0, ""
+    known = _keys.get
+    from_bytes = int.from_bytes
+    last = b""
     for _ in range(pairs):
-        head = data[at]
-        end = at + head - 0x5F
-        if not 0x60 <= head < 0x78 or end > size:
+        end = at + data[at] - 0x5F
+        token = data[at:end]
+        key = known(token)
+        if key is None:
+            key = _quick_key(token, end - at - 1)
+        if token <= last:
             raise _Unusual
-        key = data[at + 1 : end].decode()
-        # A shorter key encodes with a smaller head; among equals, UTF-8 sorts as code points do.
-        if head <= last_head and (head < last_head or key <= last):
-            raise _Unusual
-        last_head, last = head, key
+        last = token
         head = data[end]
-        if head == 0x58 or head == 0x78:
-            length = data[end + 1]
-            at = end + 2 + length
-            if length < 24 or at > size:
+        if head == 0x58:
+            at = end + 2 + data[end + 1]
+            if at < end + 26:
                 raise _Unusual
-            values[key] = data[end + 2 : at] if head == 0x58 else data[end + 2 : at].decode()
-        elif 0x60 <= head < 0x78:
-            at = end + head - 0x5F
-            if at > size:
-                raise _Unusual
-            values[key] = data[end + 1 : at].decode()
+            values[key] = data[end + 2 : at]
         elif head < 0x18:
             values[key] = head
             at = end + 1
+        elif 0x60 <= head < 0x78:
+            at = end + head - 0x5F
+            values[key] = data[end + 1 : at].decode()
+        elif head == 0x78:
+            at = end + 2 + data[end + 1]
+            if at < end + 26:
+                raise _Unusual
+            values[key] = data[end + 2 : at].decode()
         elif head == 0x1B:
             at = end + 9
-            number = int.from_bytes(data[end + 1 : at], "big")
-            if at > size or not 0xFFFFFFFF < number <= MAX_INT:
+            values[key] = number = from_bytes(data[end + 1 : at], "big")
+            if number <= 0xFFFFFFFF or number > MAX_INT:
                 raise _Unusual
-            values[key] = number
         else:
-            values[key], at = _quick_item(data, end, size, depth + 1)
+            values[key], at = _quick_item(data, end, depth + 1)
     return values, at
 
 

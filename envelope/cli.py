@@ -19,7 +19,7 @@ from envelope.cose import Envelope, address_text, parse_address
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, did_key, parse_did
 from envelope.records import CardBody
-from envelope.show import Timeline, escape, print_lines, render_verdict
+from envelope.show import Timeline, escape, print_lines, render_verdict, say_anything, terminal_width
 from envelope.threadfile import file_address, write_records
 from envelope.trust import TrustStore
 from envelope.verdict import ThreadVerdict
@@ -112,9 +112,14 @@ def verify(
     """Verify threads: who said what, who acknowledged it, whether anything is missing or changed."""
     store = TrustStore.load(trust) if trust else None
     codes = set()
+    copies: dict[bytes | None, tuple[Path, ThreadVerdict]] = {}
     for path in files:
         try:
             verdict = _verify(path, store, thread, tip)
+            other = copies.setdefault(verdict.thread, (path, verdict))
+            if _contradict(other, (path, verdict), store):
+                codes.add(1)
+                _warn(f"{path} and {other[0]} are copies of one thread and contradict each other: it is forked")
         except EnvelopeError as error:
             codes.add(2)
             if as_json:
@@ -140,7 +145,7 @@ def show(
 ) -> None:
     """Show a thread as a timeline, with the verdict on top. What did not verify is not shown."""
     store = TrustStore.load(trust) if trust else None
-    timeline = Timeline(store)
+    timeline = Timeline(store, terminal_width())
     verdict = _verify(path, store, observe=timeline.observe)
     print_lines(render_verdict(str(path), verdict))
     print_lines([Text()])
@@ -170,6 +175,7 @@ def address(
 def main() -> None:
     """Run the command; every error that an input can cause ends in a sentence and exit code 2."""
     try:
+        say_anything()
         app()
     except EnvelopeError as error:
         _complain(error)
@@ -188,7 +194,10 @@ def _verify(
 ) -> ThreadVerdict:
     pinned = None if thread is None else parse_address(thread)
     known_tip = None if tip is None else parse_address(tip)
-    size = path.stat().st_size if path.is_file() else 0
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        size = 0  # what is wrong with it, reading will tell
     if observe is None and size >= _PROGRESS_FROM_BYTES and sys.stderr.isatty():
         columns = (TextColumn("verifying"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         bar: Any = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -201,6 +210,14 @@ def _verify(
         bar = nullcontext()
     with bar:
         return verify_file(path, trust=store, thread=pinned, tip=known_tip, observe=observe)
+
+
+def _contradict(one: tuple[Path, ThreadVerdict], two: tuple[Path, ThreadVerdict], store: TrustStore | None) -> bool:
+    """Whether two valid copies of one thread go on differently: the longer does not hold the shorter's tip."""
+    (_, short), (path, long) = sorted((one, two), key=lambda copy: copy[1].records)
+    if short.thread is None or {short.integrity, long.integrity} != {"valid"} or short.tip == long.tip:
+        return False
+    return verify_file(path, trust=store, tip=short.tip).completeness == "truncated"
 
 
 def _card_json(envelope: Envelope[Any], store: TrustStore | None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ its signature held:
 
 import re
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -35,8 +34,7 @@ _REMEMBERED_BYTES: Final = 16_384
 _SIGNATURE_HEAD: Final = b"\x58\x40"
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope(Generic[R]):
+class Envelope(NamedTuple, Generic[R]):
     """One verified envelope: the record, who signed it, and the very bytes that were signed."""
 
     record: R
@@ -156,24 +154,25 @@ def split(data: bytes) -> Parts:
     first = data[middle + 1]
     if first == 0x58:
         start = middle + 3
-        length = data[middle + 2]
-        shortest = length >= 0x18
+        end = start + data[middle + 2]
+        least = start + 24
     elif first == 0x59:
         start = middle + 4
-        length = data[middle + 2] << 8 | data[middle + 3]
-        shortest = length >= 0x100
+        end = start + (data[middle + 2] << 8 | data[middle + 3])
+        least = start + 0x100
     elif first == 0x5A:
         start = middle + 6
-        length = int.from_bytes(data[middle + 2 : start], "big")
-        shortest = length >= 0x10000
+        end = start + int.from_bytes(data[middle + 2 : start], "big")
+        least = start + 0x10000
     else:
-        start = middle + 2
-        length = first - 0x40
-        shortest = 0 <= length < 0x18
-    end = start + length
-    if data[middle] != 0xA0 or not shortest or size != end + 66 or data[end : end + 2] != _SIGNATURE_HEAD:
+        start = least = middle + 2
+        end = start + first - 0x40
+        if first >= 0x58:
+            raise _misshapen(data)
+    if data[middle] != 0xA0 or end < least or size != end + 66 or data[end : end + 2] != _SIGNATURE_HEAD:
         raise _misshapen(data)
-    kind, signer = _header(data[4:middle])
+    protected = data[4:middle]
+    kind, signer = _headers.get(protected) or _header(protected)
     signed = _CONTEXT + data[2:middle] + b"\x40" + data[middle + 1 : end]
     return Parts(data, kind, signer, data[start:end], data[end + 2 :], signed)
 
@@ -214,8 +213,6 @@ _headers: dict[bytes, tuple[str, PublicKey]] = {}
 
 def _header(protected: bytes) -> tuple[str, PublicKey]:
     """Stages header and key: return kind and signer of a protected header."""
-    if (known := _headers.get(protected)) is not None:
-        return known
     header = cbor.decode_header(protected)
     if type(header) is not dict or list(header) != [1, 4, 16]:
         raise EnvelopeError("header.labels", "the protected header is no map of exactly the labels 1, 4 and 16")

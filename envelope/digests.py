@@ -6,22 +6,33 @@ from blake3 import blake3
 
 
 class DigestTable:
-    """A set of digests that remembers the order: `width` bytes a row, four a slot, at most two thirds of them used."""
+    """A set of digests that remembers their order: `width` bytes a row, and four a slot of its index.
 
-    __slots__ = ("_mask", "_rows", "_slots", "_width", "count")
+    What was added is indexed when somebody looks for something: most threads never look back at their chain.
+    """
+
+    __slots__ = ("_indexed", "_mask", "_rows", "_slots", "_width", "count")
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._rows = bytearray()
         self._slots = array("I", bytes(4 * 64))
         self._mask = 63
+        self._indexed = 0
         self.count = 0
 
     def __getitem__(self, row: int) -> bytes:
         return bytes(self._rows[row * self._width : (row + 1) * self._width])
 
+    def add(self, digest: bytes) -> None:
+        """Append a digest that is not there yet."""
+        self._rows += digest
+        self.count += 1
+
     def find(self, digest: bytes) -> int:
         """Return the row of `digest`, or -1."""
+        if self._indexed < self.count:
+            self._index()
         rows, slots, width, mask = self._rows, self._slots, self._width, self._mask
         slot = hash(digest) & mask  # keyed by the interpreter, so that nobody can choose digests that collide
         while row := slots[slot]:
@@ -30,26 +41,20 @@ class DigestTable:
             slot = (slot + 1) & mask
         return -1
 
-    def add(self, digest: bytes) -> None:
-        """Append a digest that is not there yet."""
-        if 3 * self.count >= 2 * self._mask:
-            self._grow()
-        self._rows += digest
-        self.count += 1
+    def _index(self) -> None:
+        """Index the rows that were added since; at most two thirds of the slots are in use."""
+        if 3 * self.count > 2 * self._mask:
+            while 3 * self.count > 2 * self._mask:
+                self._mask = 2 * self._mask + 1
+            self._slots = array("I", bytes(4 * (self._mask + 1)))
+            self._indexed = 0
         slots, mask = self._slots, self._mask
-        slot = hash(digest) & mask
-        while slots[slot]:
-            slot = (slot + 1) & mask
-        slots[slot] = self.count
-
-    def _grow(self) -> None:
-        self._mask = mask = 2 * self._mask + 1
-        self._slots = slots = array("I", bytes(4 * (mask + 1)))
-        for row in range(self.count):
+        for row in range(self._indexed, self.count):
             slot = hash(self[row]) & mask
             while slots[slot]:
                 slot = (slot + 1) & mask
             slots[slot] = row + 1
+        self._indexed = self.count
 
 
 def short_digest(*parts: str) -> bytes:

@@ -1,9 +1,8 @@
 """Acks and rulings: who may give which, in which rounds, and which of them no chain record has committed yet
 (`spec/protocol.md`, "Receipts")."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from envelope.cose import Envelope, address_text
 from envelope.errors import EnvelopeError
@@ -18,18 +17,16 @@ MESSAGE, SETTLED, RETRACTED, STEP, ESCALATION, RETRACTION, NEEDS_ACK, ADDRESSED 
 """What a thread remembers of each of its chain records, for good."""
 
 
-@dataclass(slots=True)
 class Recipient:
-    """Where one recipient stands with one message."""
+    """Where one recipient stands with one message: its last ack, what that answers, and the ruling on it."""
 
     last: bytes | None = None
-    answer: str = ""
-    ruling: str = ""
+    answer = ""
+    ruling = ""
     correction: bytes | None = None
-    rounds: int = 0
+    rounds = 0
 
 
-@dataclass(slots=True)
 class Pending:
     """A message that is addressed to somebody, until it is settled or retracted.
 
@@ -44,22 +41,30 @@ class Pending:
         declined: whether a recipient declined; failed: whether it was settled so.
     """
 
-    address: bytes
-    row: int
-    author: int
-    flags: int
-    index: int
-    offset: int
-    needs_ack: bool
-    recipients: dict[PublicKey, Recipient]
-    outstanding: int
     of: "Pending | None" = None
     escalation: "Pending | None" = None
-    acks: list[bytes] = field(default_factory=list)
-    declined: bool = False
-    failed: bool = False
-    counted_acknowledged: bool = False
-    counted_declined: bool = False
+    declined = False
+    failed = False
+    counted_acknowledged = False
+    counted_declined = False
+
+    def __init__(
+        self, address: bytes, row: int, author: int, flags: int, index: int, offset: int, to: tuple[PublicKey, ...]
+    ) -> None:
+        self.address = address
+        self.row = row
+        self.author = author
+        self.flags = flags
+        self.index = index
+        self.offset = offset
+        self.recipients = {key: Recipient() for key in to}
+        self.outstanding = len(to)
+        self.acks: list[bytes] = []
+
+    @property
+    def needs_ack(self) -> bool:
+        """Whether every recipient must acknowledge it."""
+        return self.flags & NEEDS_ACK != 0
 
     @property
     def acknowledged(self) -> bool:
@@ -72,6 +77,15 @@ class Pending:
         return self.outstanding == 0 or (self.escalation is not None and self.escalation.outstanding == 0)
 
 
+class Standing(NamedTuple):
+    """What matters of a receipt until a chain record commits it; `word` is its answer or its ruling."""
+
+    kind: str
+    signer: PublicKey
+    word: str
+    pending: Pending
+
+
 class Receipts:
     """The messages that may be acknowledged, their acks, and the receipts that stand behind the last chain record.
 
@@ -82,25 +96,31 @@ class Receipts:
 
     def __init__(self, members: Membership, flags: Callable[[bytes], int]) -> None:
         self.pending: dict[bytes, Pending] = {}
-        self.standing: dict[bytes, tuple[Envelope[Any], Pending]] = {}
+        self.standing: dict[bytes, Standing] = {}
         self._members = members
         self._flags = flags
         self._acks: dict[bytes, tuple[Pending, PublicKey]] = {}
 
     def receive(self, envelope: Envelope[Any]) -> None:
         """Take the next receipt, judged where it stands."""
-        hear = self._ack if envelope.kind == "ack" else self._ruling
-        self.standing[envelope.address] = (envelope, hear(envelope))
+        record: Ack | Ruling = envelope.record
+        word: str
+        if isinstance(record, Ack):
+            pending, word = self._ack(envelope, record), record.answer
+        else:
+            pending, word = self._ruling(envelope, record), record.ruling
+        self.standing[envelope.address] = Standing(record.kind, envelope.signer, word, pending)
 
     def check_committed(self, listed: tuple[bytes, ...]) -> None:
         """Return if a chain record lists exactly the receipts that stand before it."""
         if listed != (tuple(self.standing) if self.standing else ()):
             raise EnvelopeError("receipts.committed", self._difference(listed))
 
-    def commit(self) -> Iterator[tuple[Envelope[Any], Pending]]:
-        """Yield each standing receipt and its message, and let none stand any more."""
-        yield from self.standing.values()
+    def commit(self) -> list[Standing]:
+        """Return the standing receipts, and let none stand any more."""
+        committed = list(self.standing.values())
         self.standing.clear()
+        return committed
 
     def forget(self, message: bytes) -> Pending | None:
         """Let a message that was settled or retracted take no more receipts; return it if it was pending."""
@@ -109,8 +129,8 @@ class Receipts:
             del self._acks[ack]
         return pending
 
-    def _ack(self, envelope: Envelope[Ack]) -> Pending:
-        record, signer = envelope.record, envelope.signer
+    def _ack(self, envelope: Envelope[Ack], record: Ack) -> Pending:
+        signer = envelope.signer
         pending = self.pending.get(record.message)
         flags = pending.flags if pending else self._flags(record.message)
         if not flags & MESSAGE:
@@ -140,8 +160,7 @@ class Receipts:
         self._acks[envelope.address] = (pending, signer)
         return pending
 
-    def _ruling(self, envelope: Envelope[Ruling]) -> Pending:
-        record = envelope.record
+    def _ruling(self, envelope: Envelope[Ruling], record: Ruling) -> Pending:
         if (found := self._acks.get(record.ack)) is None:
             raise EnvelopeError("ruling.ack", f"{address_text(record.ack)} is no ack of an unsettled message")
         pending, key = found

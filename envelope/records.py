@@ -122,6 +122,11 @@ def _text_or(limit: int | None) -> WrapValidator:
     return WrapValidator(check)
 
 
+def _upto(most: int | None) -> Any:
+    """Bound a list that is never empty; one bad item is enough to refuse it."""
+    return Field(fail_fast=True, min_length=1, max_length=most)
+
+
 Address = Annotated[bytes, Field(min_length=32, max_length=32)]
 Key = Annotated[bytes, Field(min_length=32, max_length=32), AfterValidator(_acceptable)]
 Time = Annotated[int, Field(ge=0)]
@@ -138,10 +143,10 @@ MediaType = Annotated[
 ]
 DisplayName = Annotated[str, AfterValidator(_displayable)]
 Text = Annotated[str, AfterValidator(_not_blank)]
-Path = Annotated[tuple[PathElement, ...], Strict(False), Field(min_length=1, max_length=8)]
-Keys = Annotated[tuple[Key, ...], Strict(False), Field(min_length=1, max_length=256), AfterValidator(_ascending)]
-Addresses64 = Annotated[tuple[Address, ...], Strict(False), Field(min_length=1, max_length=64)]
-Receipts = Annotated[tuple[Address, ...], Strict(False), Field(min_length=1, max_length=4096)]
+Path = Annotated[tuple[PathElement, ...], Strict(False), _upto(8)]
+Keys = Annotated[tuple[Key, ...], Strict(False), _upto(256), AfterValidator(_ascending)]
+Addresses64 = Annotated[tuple[Address, ...], Strict(False), _upto(64)]
+Receipts = Annotated[tuple[Address, ...], Strict(False), _upto(4096)]
 Ext = Annotated[
     dict[
         Annotated[str, Field(pattern=r"\A[a-z0-9-]+(\.[a-z0-9-]+)+(/[A-Za-z0-9._-]+)?\z")],
@@ -207,7 +212,7 @@ class Provenance(_Map):
     """Where a payload comes from: a source, the keys it passed through (oldest first), addresses of evidence."""
 
     source: Annotated[Text, _bounded(256)]
-    chain: Annotated[tuple[Key, ...], Strict(False), Field(min_length=1, max_length=64)] | None = None
+    chain: Annotated[tuple[Key, ...], Strict(False), _upto(64)] | None = None
     evidence: Addresses64 | None = None
 
 
@@ -233,7 +238,7 @@ class Settled(_Map):
         return self
 
 
-Settlements = Annotated[tuple[Annotated[Settled, Strict(False)], ...], Strict(False), Field(min_length=1)]
+Settlements = Annotated[tuple[Annotated[Settled, Strict(False)], ...], Strict(False), _upto(None)]
 
 
 class Record(_Map):
@@ -259,7 +264,7 @@ class Open(Record):
     members: Annotated[
         tuple[Annotated[Member, Strict(False)], ...],
         Strict(False),
-        Field(min_length=1, max_length=256),
+        _upto(256),
         AfterValidator(_roster),
     ]
     room: Name | None = None
@@ -406,7 +411,10 @@ class CardBody(Record):
     name: DisplayName
     description: Annotated[Text, _bounded(65_536)] | None = None
     capabilities: Annotated[
-        tuple[Capability, ...], Strict(False), Field(min_length=1, max_length=256), AfterValidator(_ascending)
+        tuple[Capability, ...],
+        Strict(False),
+        _upto(256),
+        AfterValidator(_ascending),
     ]
     key: Key
     not_before: Time
@@ -442,8 +450,6 @@ class Witness(Record):
     seen_at: Time
 
 
-R = TypeVar("R", bound=Record)
-
 KINDS: Final[dict[str, type[Record]]] = {
     model.kind: model for model in (Open, Message, Roster, Settle, Seal, Ack, Ruling, CardBody, Revocation, Witness)
 }
@@ -470,24 +476,16 @@ def read_body(kind: str, payload: bytes) -> Record:
         body = cbor.decode(payload)
     except EnvelopeError as error:
         raise EnvelopeError(error.code, f"in the payload, {error.text}", stage="body") from None
-    if type(body) is dict and type(version := body.get("v")) is int and version != 1:
-        raise EnvelopeError("body.version", f"the {kind} has version {version}; this verifier knows version 1")
-    if type(body) is dict and "v" not in body:
-        raise EnvelopeError("body.missing", f"v of the {kind} is missing")
-    return build(model, body)
-
-
-def build(model: type[R], fields: Any) -> R:
-    """Return the record that a map of fields makes.
-
-    Raises:
-        EnvelopeError: `body.*`, `message.*`, `open.names`; of several defects, the one with the lowest rule number.
-    """
+    if type(body) is dict:
+        version = body.get("v")
+        if version is None:
+            raise EnvelopeError("body.missing", f"v of the {kind} is missing")
+        if type(version) is int and version != 1:
+            raise EnvelopeError("body.version", f"the {kind} has version {version}; this verifier knows version 1")
     try:
-        record: R = model.__pydantic_validator__.validate_python(fields)
+        return model.__pydantic_validator__.validate_python(body)  # type: ignore[no-any-return]
     except ValidationError as error:
-        raise _refusal(model.kind, error) from None
-    return record
+        raise _refusal(kind, error) from None
 
 
 def to_map(fields: Any) -> Any:
@@ -511,7 +509,7 @@ def _refusal(kind: str, error: ValidationError) -> EnvelopeError:
         code = item["type"]
         if code not in BY_CODE:
             code = _CODES.get(code) or ("body.type" if code.endswith(("_type", "_parsing")) else "body.value")
-        where = ".".join(str(part) for part in item["loc"] if part not in ("Blob", "[key]"))
+        where = ".".join(str(part)[:80] for part in item["loc"] if part not in ("Blob", "[key]"))
         found.append((_order(code), code, f"{where or 'the body'} of the {kind}: {item['msg']}"))
     _, code, text = min(found)
     return EnvelopeError(code, text)

@@ -1,15 +1,19 @@
 """A thread as a person reads it: who said what to whom, what was answered and ruled, what became of it.
 
 Everything that comes from a record is escaped: what could move a cursor, hide or reorder text is shown as its code.
-Only records that verified are shown.
+Free text stands behind a bar (┃) that nothing else uses, on every line that it takes, so that no text can pass for one
+of this program's lines. Only records that verified are shown.
 """
 
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import Any, Final
 
+from rich.cells import chop_cells
 from rich.console import Console
 from rich.text import Text
 
@@ -24,6 +28,7 @@ _BLANK_LETTERS: Final = frozenset(
     map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10)))
 ) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
 _LONGEST_TEXT: Final = 4_000
+_MARGIN: Final = " " * 6
 
 
 def escape(text: str) -> str:
@@ -48,7 +53,7 @@ def short(address: bytes) -> str:
 @dataclass(slots=True)
 class _Entry:
     envelope: Envelope[Any]
-    answers: list[Envelope[Any]] = field(default_factory=list)
+    answers: list[tuple[Envelope[Any], int]] = field(default_factory=list)
     settled: Settled | None = None
     settled_by: PublicKey = b""
 
@@ -58,9 +63,11 @@ class Timeline:
 
     Args:
         trust: where names come from; a name from the thread is quoted as a claim beside the key.
+        width: of the terminal, to which free text is wrapped; None where there is none.
     """
 
-    def __init__(self, trust: TrustStore | None = None) -> None:
+    def __init__(self, trust: TrustStore | None = None, width: int | None = None) -> None:
+        self._width = width
         self._trust: Mapping[PublicKey, Any] = trust or {}
         self._claims: dict[PublicKey, str] = {}
         self._entries: list[_Entry] = []
@@ -73,11 +80,11 @@ class Timeline:
         record = envelope.record
         if isinstance(record, Ack):
             entry = self._messages[record.message]
-            entry.answers.append(envelope)
+            entry.answers.append((envelope, len(self._entries)))
             self._acks[envelope.address] = entry
             return
         if isinstance(record, Ruling):
-            self._acks[record.ack].answers.append(envelope)
+            self._acks[record.ack].answers.append((envelope, len(self._entries)))
             return
         if isinstance(record, Open):
             self._claims.update((member.key, member.name) for member in record.members)
@@ -141,7 +148,7 @@ class Timeline:
                 head.append(f", status {escape(record.status)}")
             yield head
             if record.reason is not None:
-                yield from _content(record.reason, "│ ")
+                yield from self._content(record.reason, "")
         else:
             yield head.append(" settles")
 
@@ -158,32 +165,47 @@ class Timeline:
             yield _under(f"in reply to {escape(target.id)}")
         if record.step is not None:
             yield _under(f"step {escape('/'.join(record.step))}")
-        yield from _content(record.payload, "│ ")
+        yield from self._content(record.payload, "")
         if record.provenance is not None:
             evidence = record.provenance.evidence or ()
-            yield _under(f"source {escape(record.provenance.source)}, {len(evidence)} pieces of evidence")
+            yield _under(f"│ from a source, with {len(evidence)} pieces of evidence:")
+            yield from self._content(record.provenance.source, "│ ")
             for address in evidence:
-                yield _under(f"  {address_text(address)}")
-        for answer in entry.answers:
-            yield from self._answer(answer)
+                yield _under(f"│ {address_text(address)}")
+        for answer, place in entry.answers:
+            yield from self._answer(answer, pending=place == len(self._entries))
         if (settled := entry.settled) is not None:
             yield _under("└ " + _settlement(settled), "green" if settled.outcome == "succeeded" else "yellow")
             if settled.result is not None:
-                yield from _content(settled.result, "    ")
+                yield from self._content(settled.result, "  ")
         elif record.needs_ack:
             yield _under("└ not settled", "yellow")
 
-    def _answer(self, envelope: Envelope[Any]) -> Iterator[Text]:
+    def _answer(self, envelope: Envelope[Any], *, pending: bool) -> Iterator[Text]:
         record: Ack | Ruling = envelope.record
-        who = self.name(envelope.signer)
+        who = ("(pending, not counted) " if pending else "") + self.name(envelope.signer)
         if isinstance(record, Ruling):
             yield _under(f"│   {who} {'confirms' if record.ruling == 'confirm' else 'corrects:'}")
             if record.correction is not None:
-                yield from _content(record.correction, "│   │ ")
+                yield from self._content(record.correction, "│   ")
             return
         accepts = record.answer == "accept"
         yield _under(f"├ {who} {'accepts, having understood:' if accepts else 'declines:'}", "" if accepts else "red")
-        yield from _content(record.restatement, "│ │ ")
+        yield from self._content(record.restatement, "│ ")
+
+    def _content(self, content: str | Blob, prefix: str) -> Iterator[Text]:
+        """Yield free text, or what stands for it, each line behind the prefix and a bar."""
+        prefix += "┃ "
+        if isinstance(content, Blob):
+            yield _under(f"{prefix}({content.bytes} bytes outside the thread, {address_text(content.address)})")
+            return
+        room = None if self._width is None else max(self._width - len(_MARGIN + prefix), 8)
+        for line in content[:_LONGEST_TEXT].split("\n"):
+            text = escape(line)
+            for piece in [text] if room is None else chop_cells(text, room) or [""]:
+                yield _under(prefix + piece)
+        if len(content) > _LONGEST_TEXT:
+            yield _under(f"{prefix.replace('┃', '…')}{len(content) - _LONGEST_TEXT} characters more")
 
     def _step(self, settled: Settled) -> Iterator[Text]:
         path = escape("/".join(settled.step or ()))
@@ -218,6 +240,19 @@ def render_verdict(label: str, verdict: ThreadVerdict) -> Iterator[Text]:
         yield Text(f"  {verdict.omitted} more findings are not shown")
 
 
+def say_anything() -> None:
+    """Have the standard streams write what their encoding cannot hold as escapes, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal that is printed to, or None where the output is none."""
+    console = Console()
+    return console.width if console.is_terminal else None
+
+
 def print_lines(lines: Iterable[Text]) -> None:
     """Print lines as they are, unwrapped; in colour where the output is a terminal."""
     console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
@@ -236,7 +271,7 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
     yield line
     text = escape(finding.text)
     for did, name in names.items():
-        text = text.replace(did, name)
+        text = text.replace(did, f"{name} ({did[:20]}…)")
     yield Text(f"            {text}")
     yield Text(f"            {finding.advice}", "dim")
 
@@ -252,18 +287,8 @@ def _settlement(settled: Settled) -> str:
     return ", ".join(words)
 
 
-def _content(content: str | Blob, prefix: str) -> Iterator[Text]:
-    if isinstance(content, Blob):
-        yield _under(f"{prefix}{content.bytes} bytes outside the thread, {address_text(content.address)}")
-        return
-    for line in content[:_LONGEST_TEXT].split("\n"):
-        yield _under(prefix + escape(line))
-    if len(content) > _LONGEST_TEXT:
-        yield _under(f"{prefix}… {len(content) - _LONGEST_TEXT} characters more")
-
-
 def _under(text: str, style: str = "") -> Text:
-    return Text(" " * 6 + text, style)
+    return Text(_MARGIN + text, style)
 
 
 def _time(sent_at: int) -> str:

@@ -34,7 +34,6 @@ from envelope.receipts import (
     STEP,
     Pending,
     Receipts,
-    Recipient,
 )
 from envelope.records import Ack, Chained, Limits, Message, Open, Roster, Ruling, Seal, Settled
 
@@ -94,6 +93,7 @@ class Thread:
         self._challenges: dict[bytes, tuple[int, bytes, int, int]] = {}
         self._challenged: dict[bytes, set[bytes]] = {}
         self._uncleared: list[tuple[int, int, int, bytes]] = []
+        self._more_uncleared = 0
         self._uncleared_owner: bytes | None = None
         self._sent_at = 0
 
@@ -138,7 +138,7 @@ class Thread:
         """
         if self.opening is None:
             self._begin(envelope)
-        elif envelope.kind in _RECEIPTS:
+        elif envelope.record.kind in _RECEIPTS:
             self._receive(envelope)
         else:
             self._extend(envelope, offset)
@@ -161,7 +161,7 @@ class Thread:
 
     def _extend(self, envelope: Envelope[Any], offset: int) -> None:
         record = envelope.record
-        kind = envelope.kind
+        kind = record.kind
         if kind == "open":
             raise EnvelopeError("chain.second_open", "a second open stands in the thread")
         if kind not in _EFFECTS:
@@ -177,9 +177,7 @@ class Thread:
         if kind == "message":
             self._check_identity(record)
         # 2. roster
-        leaves = kind == "roster" and record.change == "leave"
-        may = MODERATOR if kind in ("roster", "seal") else MAY_APPEND
-        member = self.members.check_signer(envelope.signer, ANYBODY if leaves else may, kind)
+        member = self.members.check_signer(envelope.signer, _may_sign(record), kind)
         if record.settled is not None and member.role not in MAY_APPEND:
             raise EnvelopeError("roster.role", f"the signer is {member.role}, who may leave, but not settle")
         if kind == "message":
@@ -196,14 +194,16 @@ class Thread:
             self._check_settled(entry, member.number, done)
         check(self, envelope, member, done)
         # The record holds: nothing below may fail.
-        self._commit_receipts()
+        if record.receipts is not None:
+            self._commit_receipts()
         if record.sent_at + CLOCK_TOLERANCE_MS < self._sent_at:
             self._note_time(envelope, offset)
         self._sent_at = record.sent_at
         for entry in record.settled or ():
             self._settle(entry, envelope, offset)
         take(self, envelope, member, offset)
-        self.signers.setdefault(envelope.signer, False)
+        if envelope.signer not in self.signers:
+            self.signers[envelope.signer] = False
 
     def _misplaced(self, envelope: Envelope[Any]) -> None:
         record = envelope.record
@@ -308,9 +308,8 @@ class Thread:
         if record.to is not None:
             flags |= ADDRESSED
             pending = self._receipts.pending[envelope.address] = Pending(
-                envelope.address, self.seq, member.number, flags, self.index, offset,
-                record.needs_ack, {key: Recipient() for key in record.to}, len(record.to),
-            )  # fmt: skip
+                envelope.address, self.seq, member.number, flags, self.index, offset, record.to
+            )
         if record.reply_to is not None:
             self._take_reply(envelope, member, offset, pending)
         if envelope.signer == self.owner and record.intent != "escalate":
@@ -367,15 +366,15 @@ class Thread:
         self._receipts.receive(envelope)
 
     def _commit_receipts(self) -> None:
-        for envelope, pending in self._receipts.commit():
-            kind, signer = envelope.kind, envelope.signer
+        for kind, signer, word, pending in self._receipts.commit():
             as_approver = kind == "ack" and (pending.of is not None or self.role(signer) == "approver")
-            self.signers[signer] = self.signers.get(signer, False) or as_approver
-            if kind == "ruling":
-                if pending.acknowledged and pending.of is None and not pending.counted_acknowledged:
+            if as_approver or signer not in self.signers:
+                self.signers[signer] = as_approver
+            if word == "confirm":
+                if pending.outstanding == 0 and pending.of is None and not pending.counted_acknowledged:
                     pending.counted_acknowledged = True
                     self.acknowledged += 1
-            elif envelope.record.answer == "decline":
+            elif word == "decline":
                 target = pending.of or pending
                 if not target.counted_declined:
                     target.counted_declined = True
@@ -451,7 +450,7 @@ class Thread:
         if len(self._uncleared) < MAX_NOTES:
             self._uncleared.append((pending.author, pending.index, pending.offset, pending.address))
         else:
-            self.omitted += 1
+            self._more_uncleared += 1
 
     def _check_seal(self, envelope: Envelope[Seal], member: MemberState, done: dict[bytes, str]) -> None:
         if envelope.record.outcome != "completed":
@@ -478,6 +477,7 @@ class Thread:
             for author, index, place, address in self._uncleared:
                 text = f"the request of {did_key(names[author])} was not acknowledged and settled"
                 self._note("seal.open_request", index, place, address, text)
+            self.omitted += self._more_uncleared
             for address, (author, _, index, place) in self._challenges.items():
                 text = f"{did_key(names[author])} did not answer the challenge"
                 self._note("seal.open_challenge", index, place, address, text)
@@ -515,6 +515,12 @@ class Thread:
             self.notes.append(Note(code, index, offset, address, text))
         else:
             self.omitted += 1
+
+
+def _may_sign(record: Chained) -> frozenset[str]:
+    if isinstance(record, Roster) and record.change == "leave":
+        return ANYBODY
+    return MODERATOR if record.kind in ("roster", "seal") else MAY_APPEND
 
 
 _Check = Callable[[Thread, Envelope[Any], MemberState, dict[bytes, str]], None]

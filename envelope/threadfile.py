@@ -23,8 +23,8 @@ _SIGNATURE_HEAD: Final = b"\x58\x40"
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the bytes of each record of a file, without judging them.
 
-    Bytes that cannot be divided into records are yielded as one last record (at most 1 MiB of them), and so is a
-    record that the file's end cuts.
+    Reading ends with the first record whose outer structure is not that of an envelope: it is yielded by itself where
+    it is well-formed, else with all that follows it, at most 1 MiB. So is a record that the file's end cuts.
 
     Raises:
         EnvelopeError: `file.unreadable`; `size.envelope` at a record whose heads announce too much.
@@ -47,11 +47,10 @@ def divide(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             )
         record = stream.peek(extent)
         if not extent or (len(record) == extent and record[-66:-64] != _SIGNATURE_HEAD):
-            record = stream.peek(MAX_ENVELOPE)
-            record = record[: _unusual(record)]
-        yield stream.offset, record or stream.peek(MAX_ENVELOPE)
-        if not record:
+            rest = stream.peek(MAX_ENVELOPE)
+            yield stream.offset, rest[: _unusual(rest) or len(rest)]
             return
+        yield stream.offset, record
         stream.skip(len(record))
 
 

@@ -15,7 +15,7 @@ from envelope.records import DisplayName
 
 TrustRole = Literal["agent", "human", "issuer", "witness"]
 
-_MAX_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class TrustStore(Mapping[PublicKey, TrustedKey]):
         self._keys = dict(keys)
 
     @classmethod
-    def of(cls, trust: "TrustStore | Iterable[PublicKey]") -> "TrustStore":
-        """Return a store of plain keys, each trusted as an agent under its did:key; a store is returned as it is."""
-        if isinstance(trust, TrustStore):
-            return trust
+    def of(cls, trust: "Mapping[PublicKey, TrustedKey] | Iterable[PublicKey]") -> "TrustStore":
+        """Return a store of plain keys, each an agent under its did:key; a mapping says itself who is who."""
+        if isinstance(trust, Mapping):
+            return trust if isinstance(trust, TrustStore) else cls(trust)
         return cls({key: TrustedKey(did_key(key), "agent") for key in trust})
 
     @classmethod
@@ -51,14 +51,17 @@ class TrustStore(Mapping[PublicKey, TrustedKey]):
         try:
             with Path(path).open("rb") as file:
                 data = file.read(_MAX_BYTES + 1)
-        except OSError as error:
-            raise EnvelopeError("trust.file", f"{path}: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise EnvelopeError("trust.file", f"{path}: {why}") from None
         if len(data) > _MAX_BYTES:
             raise EnvelopeError("trust.file", f"{path}: more than {_MAX_BYTES} bytes")
         try:
-            document = _Document.model_validate(tomllib.loads(data.decode()))
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+            content = tomllib.loads(data.decode())
+        except (ValueError, RecursionError) as error:
             raise EnvelopeError("trust.file", f"{path}: no TOML: {error}") from None
+        try:
+            document = _Document.model_validate(content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])

@@ -1,7 +1,7 @@
 """What a verification found: five axes, never one boolean, and findings that say where and what to do."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 from envelope.cose import address_text
 from envelope.errors import EnvelopeError
@@ -109,7 +109,7 @@ class ThreadVerdict:
         trust: the worst over the signers.
         plan: whether a plan is named; its document is not checked in this version.
         code: the code of the first failing record, or None.
-        thread: the thread's address; name: what its open calls it.
+        thread: the thread's address; name: what its open calls it; tip: the address of its last valid chain record.
         records: how many were read; pending: how many receipts stand at the end, shown but not counted.
         messages, acknowledged, approved, declined, ungated: messages sent, acknowledged by every recipient, approved
             by people instead, declined by somebody; steps settled without a message.
@@ -125,6 +125,7 @@ class ThreadVerdict:
     code: str | None
     thread: bytes | None
     name: str | None
+    tip: bytes | None
     records: int
     pending: int
     messages: int
@@ -145,9 +146,15 @@ class ThreadVerdict:
             return 4
         if self.completeness != "sealed":
             return 3
-        if self.outcome != "completed" or any(finding.effect == "outcome" for finding in self.findings):
-            return 5
-        return 0
+        return 0 if self.outcome == "completed" and not self._open_request else 5
+
+    @property
+    def _open_request(self) -> bool:
+        return any(finding.effect == "outcome" for finding in self.findings)
+
+    def __bool__(self) -> NoReturn:
+        """Refuse: a verdict that passed for a truth value would pass for every thread (TypeError)."""
+        raise TypeError("a verdict is no truth value: ask verdict.require(...) or look at verdict.exit_code")
 
     def require(self, *wanted: str) -> None:
         """Return if the thread is valid and each wanted word is the value of one of the verdict's axes.
@@ -159,10 +166,10 @@ class ThreadVerdict:
         Raises:
             EnvelopeError: `verdict.unmet`, naming what is not so.
         """
-        values = {self.integrity, self.completeness, self.outcome, self.trust}
-        unmet = [word for word in ("valid", *wanted) if word not in values]
-        if not unmet and "completed" in wanted and self.exit_code == 5:
-            unmet = ["completed, without an open request of another member"]
+        values = {self.integrity, self.completeness, self.outcome or "", self.trust}
+        unmet = [str(word) for word in ("valid", *wanted) if not word or word not in values]
+        if "completed" in wanted and self._open_request:
+            unmet.append("completed without an open request of another member")
         if unmet:
             raise EnvelopeError("verdict.unmet", f"the thread is not {', not '.join(unmet)}: {self}")
 
@@ -185,6 +192,7 @@ class ThreadVerdict:
             "exit_code": self.exit_code,
             "thread": address_text(self.thread) if self.thread else None,
             "name": self.name,
+            "tip": address_text(self.tip) if self.tip else None,
             "records": self.records,
             "pending": self.pending,
             "messages": self.messages,

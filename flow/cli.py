@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from envelope import EnvelopeError, verify_file
-from envelope.show import Timeline, escape, print_lines, render_verdict
+from envelope.show import Timeline, escape, print_lines, render_verdict, say_anything, terminal_width
 from envelope.threadfile import write_records
 from flow.demo import copied, files_below, sign_off
 from flow.errors import FlowError
@@ -63,7 +63,7 @@ def demo(
     signoff.thread.export(thread)
     write_records(out / "release.proofs", [card.raw for card in signoff.cards])
     write_records(trust, [signoff.trust.dump().encode()])
-    timeline = Timeline(signoff.trust)
+    timeline = Timeline(signoff.trust, terminal_width())
     verdict = verify_file(thread, trust=signoff.trust, observe=timeline.observe)
     print_lines(render_verdict(str(thread), verdict))
     typer.echo()
@@ -78,6 +78,7 @@ def demo(
 def main() -> None:
     """Run the command; every error that an input can cause ends in a sentence and exit code 2."""
     try:
+        say_anything()
         app()
     except (EnvelopeError, FlowError) as error:
         typer.echo(escape(f"error: {error}"), err=True)

@@ -366,6 +366,19 @@ async def test_a_row_of_another_machine_is_not_fired() -> None:
     assert (await machine.fire("draft", {}, row, call))[0] == "reviewed"
 
 
+@pytest.mark.rule("M12")
+def test_a_row_cannot_be_changed_under_its_machine() -> None:
+    _, row = machine_of()
+    with pytest.raises(FrozenInstanceError):
+        row.target = "draft"  # type: ignore[misc]
+
+
+@pytest.mark.rule("M13")
+def test_a_call_is_the_first_attempt_without_message_or_failure_unless_it_says_otherwise() -> None:
+    made = Call(("review",), bytes(32))
+    assert (made.attempt, made.message, made.failure) == (1, None, None)
+
+
 @pytest.mark.rule("M13")
 def test_a_call_cannot_be_changed() -> None:
     made = Call(("review",), bytes(32), attempt=2, message="m", failure="f")

@@ -177,7 +177,7 @@ def test_a_gate_of_another_kind_is_refused(gate: Any) -> None:
 
 
 @pytest.mark.rule("P9")
-@pytest.mark.parametrize("timeout", [0, -1, 0.0009, float("nan"), float("inf"), True, "30", 2**53 / 1000 + 1])
+@pytest.mark.parametrize("timeout", [0, -1, 0.0009995, float("nan"), float("inf"), True, "30", 2**53 / 1000 + 1])
 def test_an_ack_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
     assert f"{timeout!r}: seconds" in refused("plan.ack_timeout", ack_timeout=timeout)
 
@@ -248,6 +248,8 @@ def test_two_plans_may_share_their_steps() -> None:
     shared = [step("a"), step("b", "a")]
     first, second = Plan(shared), Plan([*shared, step("c", "b")])
     assert (ids(first), ids(second)) == (["a", "b"], ["a", "b", "c"])
+    shared.clear()
+    assert len(first.steps) == 2
 
 
 @pytest.mark.rule("P13")
@@ -307,6 +309,16 @@ def test_a_draft_is_assumed_plain_text_unless_it_says_otherwise() -> None:
     assert (draft.provenance, draft.context) == (None, ())
 
 
+@pytest.mark.rule("P14")
+def test_a_draft_cannot_be_changed_nor_can_its_context_from_outside() -> None:
+    context = [bytes(32)]
+    draft = Draft("x", context=context)
+    context.clear()
+    assert draft.context == (bytes(32),)
+    with pytest.raises(FrozenInstanceError):
+        draft.payload = ""  # type: ignore[misc]
+
+
 @pytest.mark.rule("P15")
 @pytest.mark.parametrize(
     ("fields", "named"),
@@ -324,7 +336,7 @@ def test_a_draft_is_assumed_plain_text_unless_it_says_otherwise() -> None:
         ({"epistemic": "verified", "provenance": {"source": "log"}}, "source and evidence"),
         ({"context": [bytes(31)]}, "32 bytes"),
         ({"context": ["b3:"]}, "32 bytes"),
-        ({"context": "b" * 32}, "32 bytes"),
+        ({"context": ["b" * 32]}, "32 bytes"),
         ({"context": [bytes(32)] * 65}, "at most 64"),
     ],
 )
