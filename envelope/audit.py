@@ -155,7 +155,9 @@ class Verifier:
                 if isinstance(front, EnvelopeError):
                     raise front
                 if not self._failures:
-                    self._take(read_record(front))
+                    envelope = read_record(front)
+                    self.thread.apply(envelope, self._offset)
+                    self._note(envelope)
             except EnvelopeError as error:
                 self._fail(error, raw)
             self._records += 1
@@ -163,8 +165,7 @@ class Verifier:
         self._batch.clear()
         self._room = _BATCH_BYTES
 
-    def _take(self, envelope: Envelope[Any]) -> None:
-        self.thread.apply(envelope, self._offset)
+    def _note(self, envelope: Envelope[Any]) -> None:
         if envelope.signer not in self._first_seen:
             self._first_seen[envelope.signer] = (self._records, self._offset, envelope.address)
         if self._observe is not None:

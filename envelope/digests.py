@@ -8,10 +8,11 @@ from blake3 import blake3
 class DigestTable:
     """A set of digests that remembers their order: `width` bytes a row, and four a slot of its index.
 
-    What was added is indexed when somebody looks for something: most threads never look back at their chain.
+    A row is indexed when it is added right after a search that missed it, else at the next search: most threads never
+    look back at their chain.
     """
 
-    __slots__ = ("_indexed", "_mask", "_rows", "_slots", "_width", "count")
+    __slots__ = ("_indexed", "_mask", "_missed", "_rows", "_slots", "_width", "count")
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -19,6 +20,7 @@ class DigestTable:
         self._slots = array("I", bytes(4 * 64))
         self._mask = 63
         self._indexed = 0
+        self._missed = (b"", 0)  # what the last search missed, and the slot where it would have been
         self.count = 0
 
     def __getitem__(self, row: int) -> bytes:
@@ -29,9 +31,16 @@ class DigestTable:
         self._rows += digest
         self.count += 1
 
+    def add_missed(self) -> None:
+        """Append the digest that the last search missed."""
+        digest, slot = self._missed
+        self.add(digest)
+        self._slots[slot] = self._indexed = self.count
+
     def find(self, digest: bytes) -> int:
         """Return the row of `digest`, or -1."""
-        if self._indexed < self.count:
+        count = self.count
+        if self._indexed < count or 3 * count > 2 * self._mask:
             self._index()
         rows, slots, width, mask = self._rows, self._slots, self._width, self._mask
         slot = hash(digest) & mask  # keyed by the interpreter, so that nobody can choose digests that collide
@@ -39,10 +48,11 @@ class DigestTable:
             if rows[(row - 1) * width : row * width] == digest:
                 return row - 1
             slot = (slot + 1) & mask
+        self._missed = (digest, slot)
         return -1
 
     def _index(self) -> None:
-        """Index the rows that were added since; at most two thirds of the slots are in use."""
+        """Index the rows that were added since; about two thirds of the slots are in use at most."""
         if 3 * self.count > 2 * self._mask:
             while 3 * self.count > 2 * self._mask:
                 self._mask = 2 * self._mask + 1

@@ -92,6 +92,11 @@ class Receipts:
     Args:
         members: the thread's.
         flags: gives what is remembered of the record at an address; 0 for none.
+
+    Attributes:
+        thread: the thread's address, once it is open.
+        pending: the messages that may be acknowledged, by address.
+        standing: the receipts behind the last chain record, by address, in order.
     """
 
     def __init__(self, members: Membership, flags: Callable[[bytes], int]) -> None:
@@ -99,17 +104,18 @@ class Receipts:
         self.standing: dict[bytes, Standing] = {}
         self._members = members
         self._flags = flags
-        self._acks: dict[bytes, tuple[Pending, PublicKey]] = {}
+        self._acks: dict[bytes, tuple[Pending, Recipient]] = {}
+        self.thread = b""
 
     def receive(self, envelope: Envelope[Any]) -> None:
         """Take the next receipt, judged where it stands."""
         record: Ack | Ruling = envelope.record
-        word: str
-        if isinstance(record, Ack):
-            pending, word = self._ack(envelope, record), record.answer
+        if record.thread != self.thread:
+            raise EnvelopeError("chain.thread", f"the {record.kind} is of the thread {address_text(record.thread)}")
+        if record.kind == "ack":
+            self._ack(envelope, record)
         else:
-            pending, word = self._ruling(envelope, record), record.ruling
-        self.standing[envelope.address] = Standing(record.kind, envelope.signer, word, pending)
+            self._ruling(envelope, record)
 
     def check_committed(self, listed: tuple[bytes, ...]) -> None:
         """Return if a chain record lists exactly the receipts that stand before it."""
@@ -129,42 +135,47 @@ class Receipts:
             del self._acks[ack]
         return pending
 
-    def _ack(self, envelope: Envelope[Ack], record: Ack) -> Pending:
+    def _ack(self, envelope: Envelope[Any], record: Any) -> None:
         signer = envelope.signer
         pending = self.pending.get(record.message)
-        flags = pending.flags if pending else self._flags(record.message)
+        flags = pending.flags if pending is not None else self._flags(record.message)
         if not flags & MESSAGE:
             raise EnvelopeError("ack.message", f"the ack is of {address_text(record.message)}, no earlier message")
         self._members.check_signer(signer, MAY_ACK, "ack")
-        if not flags & ADDRESSED or (pending and signer not in pending.recipients):
+        if not flags & ADDRESSED or (pending is not None and signer not in pending.recipients):
             raise EnvelopeError("ack.recipient", f"{did_key(signer)} is no recipient of the message")
         self._check_place(envelope)
         if pending is None:
             raise EnvelopeError("ack.settled", "the ack is of a message that is settled or retracted")
         recipient = pending.recipients[signer]
+        if recipient.last is not None or record.after is not None:
+            self._check_round(signer, recipient, record)
+            recipient.ruling = ""
+            recipient.correction = None
+        recipient.last, recipient.answer = envelope.address, record.answer
+        recipient.rounds += 1
+        pending.acks.append(envelope.address)
+        if record.answer == "decline":
+            pending.declined = True
+        self._acks[envelope.address] = (pending, recipient)
+        self.standing[envelope.address] = Standing("ack", signer, record.answer, pending)
+
+    def _check_round(self, signer: PublicKey, recipient: Recipient, record: Ack) -> None:
         if recipient.answer == "decline":
             raise EnvelopeError("ack.declined", f"{did_key(signer)} declined the message before")
         if record.after != recipient.correction:
             wanted = "none" if recipient.correction is None else address_text(recipient.correction)
             given = "none" if record.after is None else address_text(record.after)
             raise EnvelopeError("ack.after", f"after is {given}, but the correction to answer is {wanted}")
-        if recipient.last is not None and recipient.correction is None:
+        if recipient.correction is None:
             raise EnvelopeError("ack.after", "the ack before it was not corrected, so there is nothing to ack anew")
         if recipient.rounds >= MAX_ROUNDS:
             raise EnvelopeError("ack.rounds", f"{did_key(signer)} acknowledged the message {MAX_ROUNDS} times already")
-        recipient.last, recipient.answer, recipient.ruling = envelope.address, record.answer, ""
-        recipient.correction = None
-        recipient.rounds += 1
-        pending.acks.append(envelope.address)
-        pending.declined = pending.declined or record.answer == "decline"
-        self._acks[envelope.address] = (pending, signer)
-        return pending
 
-    def _ruling(self, envelope: Envelope[Ruling], record: Ruling) -> Pending:
+    def _ruling(self, envelope: Envelope[Any], record: Any) -> None:
         if (found := self._acks.get(record.ack)) is None:
             raise EnvelopeError("ruling.ack", f"{address_text(record.ack)} is no ack of an unsettled message")
-        pending, key = found
-        recipient = pending.recipients[key]
+        pending, recipient = found
         member = self._members.check_signer(envelope.signer, MAY_APPEND, "ruling")
         if member.number != pending.author:
             raise EnvelopeError("ruling.author", f"{did_key(envelope.signer)} is not the author of the message")
@@ -178,7 +189,7 @@ class Receipts:
             pending.outstanding -= 1
         else:
             recipient.correction = envelope.address
-        return pending
+        self.standing[envelope.address] = Standing("ruling", envelope.signer, record.ruling, pending)
 
     def _check_place(self, envelope: Envelope[Any]) -> None:
         if len(self.standing) >= MAX_STANDING:

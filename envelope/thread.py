@@ -35,7 +35,7 @@ from envelope.receipts import (
     Pending,
     Receipts,
 )
-from envelope.records import Ack, Chained, Limits, Message, Open, Roster, Ruling, Seal, Settled
+from envelope.records import Chained, Limits, Message, Open, Roster, Seal, Settled
 
 MAX_NOTES: Final = 64
 CLOCK_TOLERANCE_MS: Final = 300_000
@@ -136,12 +136,15 @@ class Thread:
         Raises:
             EnvelopeError: the rule that it breaks here. The state is then as it was.
         """
-        if self.opening is None:
-            self._begin(envelope)
-        elif envelope.record.kind in _RECEIPTS:
-            self._receive(envelope)
-        else:
+        kind = envelope.record.kind
+        if kind in _RECEIPTS and self.opening is not None:
+            if self.outcome is not None:
+                raise EnvelopeError("chain.sealed", f"a {kind} follows the seal")
+            self._receipts.receive(envelope)
+        elif self.opening is not None:
             self._extend(envelope, offset)
+        else:
+            self._begin(envelope)
         self.index += 1
 
     def _begin(self, envelope: Envelope[Any]) -> None:
@@ -153,6 +156,7 @@ class Thread:
         self.members.begin(envelope.signer, record.members)
         self.opening = envelope
         self.address = envelope.address
+        self._receipts.thread = envelope.address
         self._limits, self._room = record.limits, record.room
         self.owner = envelope.signer
         self.signers[envelope.signer] = False
@@ -181,7 +185,8 @@ class Thread:
         if record.settled is not None and member.role not in MAY_APPEND:
             raise EnvelopeError("roster.role", f"the signer is {member.role}, who may leave, but not settle")
         if kind == "message":
-            self.members.check_recipients(record, envelope.signer)
+            if record.to is not None:
+                self.members.check_recipients(record, envelope.signer)
         elif kind == "roster":
             self.members.check_change(record, envelope.signer)
         if envelope.signer != self.owner:
@@ -300,7 +305,7 @@ class Thread:
         flags = MESSAGE | _INTENT_FLAGS.get(record.intent, 0)
         if record.needs_ack:
             flags |= NEEDS_ACK
-        self._ids.add(short_digest(record.id))
+        self._ids.add_missed()
         if record.step is not None:
             flags |= STEP
             self._paths.add(short_digest(*record.step))
@@ -356,14 +361,6 @@ class Thread:
         self._push(envelope, 0)
 
     # Receipts
-
-    def _receive(self, envelope: Envelope[Any]) -> None:
-        record: Ack | Ruling = envelope.record
-        if self.outcome is not None:
-            raise EnvelopeError("chain.sealed", f"a {envelope.kind} follows the seal")
-        if record.thread != self.address:
-            raise EnvelopeError("chain.thread", f"the {envelope.kind} is of the thread {address_text(record.thread)}")
-        self._receipts.receive(envelope)
 
     def _commit_receipts(self) -> None:
         for kind, signer, word, pending in self._receipts.commit():
