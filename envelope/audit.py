@@ -15,6 +15,7 @@ The first record that fails decides integrity and code. Records after it are che
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -108,6 +109,7 @@ class Verifier:
         self._records = 0
         self._offset = 0
         self._failures: list[Finding] = []
+        self._failed: Counter[str] = Counter()
         self._late: list[Finding] = []
         self._omitted = 0
         self._first_seen: dict[PublicKey, tuple[int, int, bytes]] = {}
@@ -179,9 +181,11 @@ class Verifier:
                 self._omitted += 1
 
     def _fail(self, error: EnvelopeError, raw: bytes | None) -> None:
-        if len(self._failures) >= MAX_NOTES:
+        self._failed[error.code] += 1
+        if self._failed[error.code] > MAX_NOTES:
             self._omitted += 1
             return
+        torn = error.code == "file.torn"
         self._failures.append(
             Finding(
                 error.code,
@@ -190,8 +194,8 @@ class Verifier:
                 error.effect,
                 self._records,
                 self._offset,
-                address(raw) if raw is not None else None,
-                f"{error.text}; valid up to record {self._records}" if error.code == "file.torn" else error.text,
+                address(raw) if raw is not None and not torn else None,
+                f"{error.text}; valid up to record {self._records}" if torn else error.text,
             )
         )
 

@@ -19,7 +19,7 @@ from envelope.cose import Envelope, address_text, parse_address
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, did_key, parse_did
 from envelope.records import CardBody
-from envelope.show import Timeline, escape, print_lines, render_verdict, say_anything, terminal_width
+from envelope.show import Timeline, escape, print_lines, quoted, render_verdict, say, say_anything, terminal_width
 from envelope.threadfile import file_address, write_records
 from envelope.trust import TrustStore
 from envelope.verdict import ThreadVerdict
@@ -75,7 +75,7 @@ def card_new(
     about = None if subject is None else parse_did(subject)
     card = Card.issue(identity, name=name, capabilities=capability, key=about, description=description)
     write_records(out, [card.raw], replace=False)
-    typer.echo(address_text(card.envelope.address))
+    say(address_text(card.envelope.address))
 
 
 @card_app.command("show", epilog="Example: envelope card show release.proofs")
@@ -89,7 +89,7 @@ def card_show(
     proofs, skipped = read_proofs(path)
     for envelope in proofs:
         if as_json:
-            typer.echo(json.dumps(_card_json(envelope, store), ensure_ascii=True))
+            say(json.dumps(_card_json(envelope, store), ensure_ascii=True))
         else:
             print_lines(_card_lines(envelope, store))
     for sentence in skipped:
@@ -123,7 +123,7 @@ def verify(
         except EnvelopeError as error:
             codes.add(2)
             if as_json:
-                typer.echo(json.dumps({"file": str(path), "error": {"code": error.code, "text": error.text}}))
+                say(json.dumps({"file": str(path), "error": {"code": error.code, "text": error.text}}))
             else:
                 _complain(error)
             continue
@@ -132,7 +132,7 @@ def verify(
             code = 3
         codes.add(code)
         if as_json:
-            typer.echo(json.dumps({"file": str(path), **verdict.as_json(), "exit_code": code}, ensure_ascii=True))
+            say(json.dumps({"file": str(path), **verdict.as_json(), "exit_code": code}, ensure_ascii=True))
         else:
             print_lines(render_verdict(str(path), verdict))
     raise typer.Exit(next((code for code in (2, 1, 4, 3, 5) if code in codes), 0))
@@ -180,9 +180,10 @@ def main() -> None:
     except EnvelopeError as error:
         _complain(error)
         sys.exit(2)
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        _warn(f"error: the output cannot be written: {error.strerror}")
+        sys.exit(2)
 
 
 def _verify(
@@ -213,11 +214,14 @@ def _verify(
 
 
 def _contradict(one: tuple[Path, ThreadVerdict], two: tuple[Path, ThreadVerdict], store: TrustStore | None) -> bool:
-    """Whether two valid copies of one thread go on differently: the longer does not hold the shorter's tip."""
-    (_, short), (path, long) = sorted((one, two), key=lambda copy: copy[1].records)
-    if short.thread is None or {short.integrity, long.integrity} != {"valid"} or short.tip == long.tip:
+    """Whether two valid copies of one thread go on differently: neither holds the other's tip."""
+    (path, verdict), (other_path, other) = one, two
+    if verdict.thread is None or {verdict.integrity, other.integrity} != {"valid"} or verdict.tip == other.tip:
         return False
-    return verify_file(path, trust=store, tip=short.tip).completeness == "truncated"
+    return (
+        verify_file(path, trust=store, tip=other.tip).completeness == "truncated"
+        and verify_file(other_path, trust=store, tip=verdict.tip).completeness == "truncated"
+    )
 
 
 def _card_json(envelope: Envelope[Any], store: TrustStore | None) -> dict[str, Any]:
@@ -252,9 +256,14 @@ def _card_lines(envelope: Envelope[Any], store: TrustStore | None) -> Iterable[T
         yield Text(f'  the name      "{escape(record.name)}"')
         yield Text(f"  capabilities  {', '.join(record.capabilities)}")
         if record.description is not None:
-            yield Text(f"  description   {escape(record.description)}")
-    else:
-        for name, value in _card_json(envelope, store)["claims"].items():
+            yield Text("  description")
+            yield from quoted(record.description, "    ", terminal_width())
+        return
+    for name, value in _card_json(envelope, store)["claims"].items():
+        if name == "reason":
+            yield Text("  reason")
+            yield from quoted(value, "    ", terminal_width())
+        else:
             yield Text(f"  {name:<13} {escape(str(value))}")
 
 
@@ -267,7 +276,7 @@ def _passphrase(*, confirm: bool = False) -> str:
 
 
 def _say(data: dict[str, Any], text: str, as_json: bool) -> None:
-    typer.echo(json.dumps(data, ensure_ascii=True) if as_json else text)
+    say(json.dumps(data, ensure_ascii=True) if as_json else text)
 
 
 def _complain(error: EnvelopeError) -> None:

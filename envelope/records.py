@@ -21,7 +21,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticSerializationError
 
 from envelope import cbor
 from envelope.errors import EnvelopeError
@@ -81,18 +81,20 @@ _HIDDEN: Final = frozenset(
 )  # fmt: skip
 
 
-def _freeze(value: Any) -> Any:
-    if isinstance(value, dict):
-        return MappingProxyType({key: _freeze(item) for key, item in value.items()})
-    if isinstance(value, list):
-        return tuple(_freeze(item) for item in value)
+def _freeze(value: Any, depth: int = 1) -> Any:
+    if depth > cbor.MAX_DEPTH:
+        raise PydanticCustomError("cbor.depth", "ext nests too deep")
+    if isinstance(value, dict | MappingProxyType):
+        return MappingProxyType({key: _freeze(item, depth + 1) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(item, depth + 1) for item in value)
     return value
 
 
 def _thaw(value: Any) -> Any:
-    if isinstance(value, MappingProxyType):
+    if isinstance(value, dict | MappingProxyType):
         return {key: _thaw(item) for key, item in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return [_thaw(item) for item in value]
     return value
 
@@ -450,6 +452,8 @@ class Witness(Record):
     seen_at: Time
 
 
+R = TypeVar("R", bound=Record)
+
 KINDS: Final[dict[str, type[Record]]] = {
     model.kind: model for model in (Open, Message, Roster, Settle, Seal, Ack, Ruling, CardBody, Revocation, Witness)
 }
@@ -482,20 +486,41 @@ def read_body(kind: str, payload: bytes) -> Record:
             raise EnvelopeError("body.missing", f"v of the {kind} is missing")
         if type(version) is int and version != 1:
             raise EnvelopeError("body.version", f"the {kind} has version {version}; this verifier knows version 1")
+    return build(model, body)
+
+
+def build(model: type[R], fields: Any) -> R:
+    """Return the record that a map of fields makes.
+
+    Raises:
+        EnvelopeError: `body.*`, `message.*`, `open.names`; of several defects, the one with the lowest rule number.
+    """
     try:
-        return model.__pydantic_validator__.validate_python(body)  # type: ignore[no-any-return]
+        return model.__pydantic_validator__.validate_python(fields)  # type: ignore[no-any-return]
     except ValidationError as error:
-        raise _refusal(kind, error) from None
+        raise _refusal(model.kind, error) from None
 
 
 def to_map(fields: Any) -> Any:
-    """Return what encodes a record, or a map of its fields: without the absent ones, without models."""
+    """Return what encodes a record, or a map of its fields: without the absent ones, without models.
+
+    Raises:
+        EnvelopeError: `cbor.depth`, for fields that hold themselves.
+    """
+    try:
+        return _to_map(fields)
+    except (RecursionError, PydanticSerializationError):
+        raise EnvelopeError("cbor.depth", "the fields nest without end") from None
+
+
+def _to_map(fields: Any) -> Any:
     if isinstance(fields, BaseModel):
-        return fields.model_dump(exclude_none=True)
+        return fields.model_dump(exclude_none=True, warnings=False)
     if type(fields) is dict:
-        return {name: to_map(value) for name, value in fields.items() if value is not None}
+        present = ((name, value) for name, value in fields.items() if value is not None)
+        return {name: _thaw(value) if name == "ext" else _to_map(value) for name, value in present}
     if type(fields) in (list, tuple):
-        return [to_map(value) for value in fields]
+        return [_to_map(value) for value in fields]
     return fields
 
 

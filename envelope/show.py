@@ -5,13 +5,14 @@ Free text stands behind a bar (┃) that nothing else uses, on every line that i
 of this program's lines. Only records that verified are shown.
 """
 
+import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import TextIOWrapper
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from rich.cells import chop_cells
 from rich.console import Console
@@ -194,18 +195,9 @@ class Timeline:
         yield from self._content(record.restatement, "│ ")
 
     def _content(self, content: str | Blob, prefix: str) -> Iterator[Text]:
-        """Yield free text, or what stands for it, each line behind the prefix and a bar."""
-        prefix += "┃ "
         if isinstance(content, Blob):
-            yield _under(f"{prefix}({content.bytes} bytes outside the thread, {address_text(content.address)})")
-            return
-        room = None if self._width is None else max(self._width - len(_MARGIN + prefix), 8)
-        for line in content[:_LONGEST_TEXT].split("\n"):
-            text = escape(line)
-            for piece in [text] if room is None else chop_cells(text, room) or [""]:
-                yield _under(prefix + piece)
-        if len(content) > _LONGEST_TEXT:
-            yield _under(f"{prefix.replace('┃', '…')}{len(content) - _LONGEST_TEXT} characters more")
+            content = f"({content.bytes} bytes outside the thread, {address_text(content.address)})"
+        yield from quoted(content, _MARGIN + prefix, self._width)
 
     def _step(self, settled: Settled) -> Iterator[Text]:
         path = escape("/".join(settled.step or ()))
@@ -253,11 +245,29 @@ def terminal_width() -> int | None:
     return console.width if console.is_terminal else None
 
 
+def say(text: str) -> None:
+    """Print a line; where nobody reads any more, end with the exit code of a command that a closed pipe killed."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _leave()
+
+
+def _leave() -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(141)
+
+
 def print_lines(lines: Iterable[Text]) -> None:
     """Print lines as they are, unwrapped; in colour where the output is a terminal."""
-    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+    console = _Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
     for line in lines:
         console.print(line)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        _leave()
 
 
 def _finding(finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
@@ -274,6 +284,16 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
         text = text.replace(did, f"{name} ({did[:20]}…)")
     yield Text(f"            {text}")
     yield Text(f"            {finding.advice}", "dim")
+
+
+def quoted(text: str, margin: str, width: int | None) -> Iterator[Text]:
+    """Yield free text, escaped and wrapped to `width`, each line behind the margin and a bar."""
+    room = None if width is None else max(width - len(margin) - 2, 8)
+    for line in text[:_LONGEST_TEXT].split("\n"):
+        for piece in [escape(line)] if room is None else chop_cells(escape(line), room) or [""]:
+            yield Text(f"{margin}┃ {piece}")
+    if len(text) > _LONGEST_TEXT:
+        yield Text(f"{margin}… {len(text) - _LONGEST_TEXT} characters more")
 
 
 def _settlement(settled: Settled) -> str:

@@ -12,7 +12,7 @@ from flow.bus import Bus
 from flow.clock import SYSTEM, Clock
 from flow.errors import FlowError, PlanError
 from flow.heartbeat import Monitor
-from flow.machine import NAME, Machine
+from flow.machine import NAME, Machine, check_record
 from flow.peers import Judge, Peer
 from flow.plan import Plan, document, validate
 from flow.run import Run
@@ -20,11 +20,12 @@ from flow.runner import Cast, Runner
 from flow.store import MemoryStore, ThreadStore
 
 _NOBODY: Final[Mapping[str, PublicKey]] = MappingProxyType({})
+_MOST_MEMBERS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An identity, its card, and a plan (rule A1).
+    """An identity, its card, and a plan (rules A1 to A4).
 
     Raises:
         FlowError: `agent.identity`, `agent.card` (it does not verify, or is of another key) or `agent.plan`, in this
@@ -98,7 +99,8 @@ class Agent:
             FlowError: see the table of endings in `spec/flow.md`.
             Exception: what a peer, the judge or the store raised, as it was; the thread stays open.
         """
-        _check(self, name, peers, approvers, limits)
+        _check(self, name, peers, approvers, limits, room)
+        check_record(record)
         if errors := validate(self.plan, machine):
             raise PlanError("; ".join(error.text for error in errors), code="plan.machine")
         for step in self.plan.steps:
@@ -125,15 +127,25 @@ class Agent:
 
 
 def _check(
-    agent: Agent, name: str, peers: Mapping[str, Peer], approvers: Mapping[str, PublicKey], limits: Limits
+    agent: Agent,
+    name: str,
+    peers: Mapping[str, Peer],
+    approvers: Mapping[str, PublicKey],
+    limits: Limits,
+    room: str | None,
 ) -> None:
-    """Refuse arguments that no run can be made of: identity, peers, name, limits, in this order (rule R1)."""
+    """Refuse arguments that no run can be made of: identity, peers, name, limits, room, in this order (rule R1)."""
     if not isinstance(agent.identity, Identity):
         raise FlowError("the agent has no identity", code="run.identity")
+    for members in (peers, approvers):
+        if not isinstance(members, Mapping):
+            raise FlowError(f"{members!r} are no members: give a mapping of names", code="run.peers")
     names: dict[PublicKey, str] = {agent.identity.public_key: "the agent itself"}
     keys: dict[str, Any] = {**{name: getattr(peer, "key", None) for name, peer in peers.items()}, **approvers}
     if len(keys) < len(peers) + len(approvers):
         raise FlowError("a peer and an approver have one name: rename one", code="run.peers")
+    if len(keys) >= _MOST_MEMBERS:
+        raise FlowError(f"{len(keys)} peers and approvers: {_MOST_MEMBERS - 1} at most", code="run.peers")
     for member, key in keys.items():
         if not isinstance(member, str) or not NAME.fullmatch(member):
             raise FlowError(f"{member!r} is no name of a member: {NAME.pattern}", code="run.peers")
@@ -148,6 +160,8 @@ def _check(
         raise FlowError(f"{name!r} is no name of a thread: {NAME.pattern}", code="run.name")
     if not isinstance(limits, Limits):
         raise FlowError(f"{limits!r} are no Limits", code="run.limits")
+    if room is not None and not (isinstance(room, str) and NAME.fullmatch(room)):
+        raise FlowError(f"{room!r} is no name of a room: {NAME.pattern}", code="run.room")
 
 
 def _member_name(wanted: str, taken: set[str]) -> str:

@@ -68,9 +68,6 @@ class Gate:
         """Deliver `message` to all of `peers`, in as many rounds as it takes, and return what came of it."""
         asking = _Asking(self, message, len(peers))
         ending = asking.ending
-        ending.errors += [_cannot(name, peer) for name, peer in peers.items() if not self.able(peer)]
-        if ending.errors:
-            return ending
         async with anyio.create_task_group() as group:
             (name, peer), *others = peers.items()
             for other in others:
@@ -83,12 +80,17 @@ class Gate:
                 await self.journal.refresh()
             except Exception as error:
                 ending.errors.append(error)
-            ending.errors += [_cannot(name, peers[name]) for name in ending.silent if not self.able(peers[name])]
+            ending.errors += self.unable({name: peers[name] for name in ending.silent})
         return ending
 
-    def able(self, peer: Peer) -> bool:
-        """Whether a peer's key may acknowledge, as far as the journal has read."""
-        return self.journal.thread.role(peer.key) in _MAY_ACK
+    def unable(self, peers: Mapping[str, Peer]) -> list[NoRecipient]:
+        """Return an error for each peer whose key may not acknowledge, as far as the journal has read."""
+        roles = {name: self.journal.thread.role(peer.key) for name, peer in peers.items()}
+        return [
+            NoRecipient(f"{name} owes an ack and can no longer give one: it is {role or 'no member'} now")
+            for name, role in roles.items()
+            if role not in _MAY_ACK
+        ]
 
 
 class _Asking:
@@ -120,7 +122,7 @@ class _Asking:
             self.ending.escalations[name] = escalated
         except Exception as error:
             refused = isinstance(error, StoreError) and error.code == "store.refused"
-            self.ending.errors.append(_cannot(name, peer) if refused and not self.gate.able(peer) else error)
+            self.ending.errors += (refused and self.gate.unable({name: peer})) or [error]
             self._end()
         except BaseException as stop:  # a task group would wrap it, or take a stray cancellation for its own
             self.stop = self.stop or stop
@@ -171,7 +173,8 @@ class _Asking:
 
     async def _valid_ack(self, name: str, peer: Peer, correction: Envelope[Ruling] | None) -> Envelope[Ack]:
         delivery = Delivery(self.message, self.gate.journal.records, correction, self._deadline)
-        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+        pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
+        while True:
             answer = await self._unless_over(lambda: peer.ack(delivery))
             try:
                 return self._checked(answer, peer, correction)
@@ -180,8 +183,7 @@ class _Asking:
             except _Dropped as error:
                 why = str(error)
             _log.warning("an answer of %s to %r is dropped: %s", name, self.message, why)
-            await self._unless_over(partial(self.gate.clock.sleep, pause))
-        raise AssertionError("the pauses never end")
+            await self._unless_over(partial(self.gate.clock.sleep, next(pauses)))
 
     def _checked(self, answer: object, peer: Peer, correction: Envelope[Ruling] | None) -> Envelope[Ack]:
         if not isinstance(answer, Envelope) or type(answer.raw) is not bytes:
@@ -227,10 +229,6 @@ class _Over(Exception):
 
 class _Dropped(Exception):
     """An answer that is no valid ack."""
-
-
-def _cannot(name: str, peer: Peer) -> NoRecipient:
-    return NoRecipient(f"{name} ({did_key(peer.key)}) still owes an ack and can no longer give one")
 
 
 def _text(content: object) -> str:

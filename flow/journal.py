@@ -139,7 +139,8 @@ class Journal:
         return envelopes
 
     def _seal(self, kind: type[Record], fields: dict[str, Any]) -> Envelope[Any]:
-        return sign_record(kind, self._identity, sent_at=self._clock.now_ms(), **fields)
+        signed = sign_record(kind, self._identity, sent_at=self._clock.now_ms(), **fields)
+        return open_envelope(signed.raw)  # so that nobody is ever told of what does not verify
 
     async def _commit(self, make: Build, state: bytes | None) -> Sequence[Envelope[Any]]:
         while True:

@@ -4,8 +4,8 @@ A step's three commits are (a) its message, (b) each ack with its ruling, (c) it
 goes through one of two doors: `_decided` seals the thread, `_paused` leaves it open and well formed.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -39,6 +39,8 @@ from flow.peers import Judge, Peer
 from flow.plan import Draft, Plan, Step
 from flow.run import Outcome, Run, ThreadCopy
 from flow.store import ThreadStore
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_TEXT: Final = 4096
 
@@ -77,6 +79,7 @@ class Runner:
         self._outcomes: dict[str, Outcome] = {}
         self._step: Step | None = None
         self._attempts: int | None = None
+        self._move: dict[str, str] | None = None
         self._beats = f"{cast.identity.did}:{name}"
 
     async def go(self) -> Run:
@@ -98,7 +101,8 @@ class Runner:
             if isinstance(error, FlowError):
                 error.standing(status=self._status, record=self._record, step=where, thread=await self._copy())
             if self._journal.thread.outcome is None:
-                error.add_note(f"in step {where!r} of the thread {self._journal.name!r}, which is not sealed")
+                place = f"in step {where!r}" if where else "between steps"
+                error.add_note(f"{place} of the thread {self._journal.name!r}, which this run did not seal")
             raise
         finally:
             if self._cast.heartbeat is not None:
@@ -130,9 +134,9 @@ class Runner:
         await self._journal.append(
             Seal, lambda: {"outcome": "completed", "status": self._status}, self._state("completed")
         )
-        copy = await self._copy()
-        assert copy is not None
-        verdict = copy.verify(trust=None, thread=copy.address)
+        records = tuple(await self._journal.records())
+        copy = ThreadCopy(self._journal.name, self._journal.thread.address, records)
+        verdict = copy.verify(trust=None, thread=copy.address, now=self._cast.clock.now_ms())
         if (verdict.integrity, verdict.completeness, verdict.outcome) != ("valid", "sealed", "completed"):
             raise InvalidThread(f"the sealed thread {copy.name!r} does not verify: {verdict}; keep it and the store")
         if any(outcome.message for outcome in self._outcomes.values()):
@@ -167,7 +171,7 @@ class Runner:
         await self._journal.note(self._state("firing"))
         await self._fire(step, row, None)
         draft = await self._draft(step)
-        await self._afford(step, _size(draft))
+        await self._afford(step, _size(draft), fired=True)
         message = await self._say(step, draft, "assert", "fired")
         acks = await self._acknowledged(step, message)
         await self._done(step, message, acks)
@@ -197,26 +201,26 @@ class Runner:
         except Exception as error:
             raise await self._failed(step, "payload", error, None) from error
 
-    async def _afford(self, step: Step, payload_bytes: int) -> None:
+    async def _afford(self, step: Step, payload_bytes: int, *, fired: bool = False) -> None:
         thread = self._journal.thread
         if not self._cast.limits.fits(thread.used_bytes, thread.used_messages, payload_bytes, 1):
             error = OverBudget(
                 f"step {step.id!r} would say {payload_bytes} bytes more; said so far: {thread.used_bytes} bytes in "
                 f"{thread.used_messages} messages; the limits are {self._cast.limits}"
             )
-            settled = [self._settlement(step, None, "failed")] if self._attempts else []
+            settled = [self._settlement(step, None, "failed")] if fired else []
             raise await self._decided(error, "over_budget", settled)
 
     async def _say(self, step: Step, draft: Draft, intent: str, phase: str) -> Envelope[Message]:
         """Commit (a): the step's message is durable, then told."""
-        keys = sorted(peer.key for peer in self._recipients(step).values())
+        recipients = self._recipients(step)
         fields = {
             "intent": intent,
             "ack_required": True if intent == "assert" else None,
             "epistemic": draft.epistemic,
             "payload": draft.payload,
             "media_type": None if draft.media_type == "text/plain" else draft.media_type,
-            "to": tuple(keys),
+            "to": tuple(sorted(peer.key for peer in recipients.values())),
             "room": self._cast.room,
             "step": (step.id,),
             "capability": step.capability,
@@ -230,6 +234,11 @@ class Runner:
             )
         except EnvelopeError as error:
             raise await self._failed(step, "payload", error, None) from error
+        except StoreError as error:
+            if error.code != "store.refused" or not (unable := self._gate(step).unable(recipients)):
+                raise
+            raise await self._decided(unable[0], "failed", [self._settlement(step, None, "failed")]) from error
+        await self._tell_move()
         await self._emit(MESSAGE_DELIVERED, message.address, message=message)
         return message
 
@@ -245,33 +254,35 @@ class Runner:
 
     async def _acknowledged(self, step: Step, message: Envelope[Message]) -> Mapping[str, Envelope[Ack]]:
         """Commits (b): return the acks once every recipient has accepted and is confirmed."""
-        cast = self._cast
-        gate = Gate(
+        recipients = self._recipients(step)
+        ending = await self._beating(lambda: self._gate(step).ask(message, recipients))
+        if len(ending.confirmed) == len(recipients):
+            return MappingProxyType(ending.acks)
+        try:
+            error = await self._verdict_on(step, message, ending)
+        except Exception as instead:
+            error = instead
+        for other in _besides(error, ending):
+            error.add_note(f"besides: {other}")
+        raise error
+
+    def _gate(self, step: Step) -> Gate:
+        return Gate(
             journal=self._journal,
-            judge=cast.judge,
-            bus=cast.bus,
-            clock=cast.clock,
+            judge=self._cast.judge,
+            bus=self._cast.bus,
+            clock=self._cast.clock,
             corrections=step.corrections,
             timeout=step.ack_timeout,
             state=lambda last: self._state("confirmed") if last else None,
         )
-        ending = await self._beating(lambda: gate.ask(message, self._recipients(step)))
-        if error := await self._verdict_on(step, message, ending):
-            others = [*ending.errors, *ending.escalations.values()]
-            for other in others:
-                if other is not error:
-                    error.add_note(f"besides: {type(other).__name__}: {other}")
-            if ending.silent and not isinstance(error, AckTimeout):
-                error.add_note(f"besides: no answer in time from {', '.join(ending.silent)}")
-            raise error
-        return MappingProxyType(ending.acks)
 
-    async def _verdict_on(self, step: Step, message: Envelope[Message], ending: Ending) -> Exception | None:
+    async def _verdict_on(self, step: Step, message: Envelope[Message], ending: Ending) -> Exception:
         """Return what ends the run after asking: the first of rejected, failed, escalated, timed out (rule R41)."""
-        if ending.rejection is not None:
-            rejected = Rejected(f"step {step.id!r}: {ending.rejection}")
+        if ending.rejections:
+            rejected = Rejected(f"step {step.id!r}: {ending.rejections[0]}")
             settled = [self._settlement(step, message, "failed")]
-            return await self._decided(rejected, "rejected", settled, reason=ending.rejection)
+            return await self._decided(rejected, "rejected", settled, reason=ending.rejections[0])
         for error in ending.errors:
             if isinstance(error, NoRecipient):
                 return await self._decided(error, "failed", [self._settlement(step, message, "failed")])
@@ -279,15 +290,13 @@ class Runner:
             return await self._paused(ending.errors[0])
         if ending.escalations:
             return await self._escalated(step, message, next(iter(ending.escalations.values())))
-        if ending.silent:
-            names = ", ".join(ending.silent)
-            return await self._paused(
-                AckTimeout(
-                    f"step {step.id!r}: no valid ack of {names} within {step.ack_timeout} s; the thread is open, "
-                    "and the step can be resumed"
-                )
+        names = ", ".join(ending.silent)
+        return await self._paused(
+            AckTimeout(
+                f"step {step.id!r}: no confirmed ack of {names} within {step.ack_timeout} s; the thread is open, "
+                "and the step can be resumed"
             )
-        return None
+        )
 
     async def _fire(self, step: Step, row: Transition, message: Envelope[Message] | None) -> None:
         thread = self._journal.thread.address
@@ -305,7 +314,7 @@ class Runner:
             )
         except Exception as error:
             raise await self._failed(step, "transition", error, message) from error
-        await self._emit(MACHINE_MOVE, None, step=step.id, source=before, trigger=row.trigger, target=self._status)
+        self._move = {"step": step.id, "source": before, "trigger": row.trigger, "target": self._status}
 
     async def _done(self, step: Step, message: Envelope[Message] | None, acks: Mapping[str, Envelope[Ack]]) -> None:
         """Commit (c): the outcome is durable, then told."""
@@ -313,6 +322,7 @@ class Runner:
         await self._journal.note(self._state("done"))
         outcome = Outcome(step.id, self._status, message, acks, self._attempts)
         self._outcomes[step.id] = outcome
+        await self._tell_move()
         await self._emit(STEP_COMPLETED, message.address if message else None, outcome=outcome)
 
     # Endings
@@ -329,35 +339,51 @@ class Runner:
             self._journal.owe(entry)
         fields = {"outcome": outcome, "status": self._status, "reason": _cut(reason or str(error.args[0]))}
         await self._journal.append(Seal, lambda: dict(fields), self._state(outcome))
+        await self._tell_move()
         return error
 
     async def _paused(self, error: Exception) -> Exception:
         """Leave the thread open, with all that came committed. Return what is to be raised."""
         if not isinstance(error, StoreError | Superseded):
-            await self._journal.settle()
+            try:
+                await self._journal.settle()
+            except Superseded:
+                raise
+            except Exception as second:
+                error.add_note(f"besides: {type(second).__name__}: {second}")
         return error
 
     async def _escalated(self, step: Step, message: Envelope[Message], error: Escalated) -> Escalated:
         """Hand the message to the approvers, and leave the thread open (rules R42 to R44)."""
-        approvers = self._cast.approvers
-        if not approvers:
+        if not self._approvers():
             error.add_note("the run has no approvers, so nobody was asked: give it approvers, or decide for yourself")
             return error
-        escalation = await self._journal.append(
-            Message,
-            lambda: {
-                "id": f"{message.record.id}#escalate",
-                "intent": "escalate",
-                "epistemic": "assumed",
-                "payload": _cut(str(error.args[0]) if error.args else ""),
-                "to": tuple(sorted(approvers.values())),
-                "room": self._cast.room,
-                "reply_to": message.address,
-            },
-            self._state("escalated"),
-        )
+        try:
+            escalation = await self._journal.append(
+                Message,
+                lambda: {
+                    "id": f"{message.record.id}#escalate",
+                    "intent": "escalate",
+                    "epistemic": "assumed",
+                    "payload": _cut(str(error.args[0])),
+                    "to": self._approvers(),
+                    "room": self._cast.room,
+                    "reply_to": message.address,
+                },
+                self._state("escalated"),
+            )
+        except StoreError as refused:
+            if refused.code != "store.refused":
+                raise
+            error.add_note(f"nobody was asked: {refused}")
+            return error
         await self._emit(MESSAGE_DELIVERED, escalation.address, message=escalation)
         return error
+
+    def _approvers(self) -> tuple[PublicKey, ...]:
+        """The keys of the approvers who have not left, ascending."""
+        role = self._journal.thread.role
+        return tuple(sorted(key for key in self._cast.approvers.values() if role(key) == "approver"))
 
     # Small things
 
@@ -369,6 +395,12 @@ class Runner:
         step = {"step": self._step.id} if self._step else {}
         return encode({"plan": self._plan_address, "phase": phase, "status": self._status, **step})
 
+    async def _tell_move(self) -> None:
+        """Tell that a transition fired, once that is durable."""
+        if self._move is not None:
+            move, self._move = self._move, None
+            await self._emit(MACHINE_MOVE, None, **move)
+
     async def _emit(self, name: str, of: bytes | None, **data: Any) -> None:
         await self._cast.bus.emit(Event(name, {"thread": self._journal.name, **data}, of))
 
@@ -379,12 +411,14 @@ class Runner:
             return await work()
         self._beat(heartbeat)
         result: list[T] = []
-        failure: list[Exception] = []
+        failure: list[BaseException] = []
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep_beating, heartbeat)
             try:
                 result.append(await work())
-            except Exception as error:
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # which the group would wrap
                 failure.append(error)
             group.cancel_scope.cancel()
         if failure:
@@ -397,8 +431,12 @@ class Runner:
             self._beat(heartbeat)
 
     def _beat(self, heartbeat: Monitor) -> None:
-        with suppress(HeartbeatError):  # a later beat is there already
+        try:
             heartbeat.beat(self._beats, self._cast.clock.monotonic())
+        except HeartbeatError:  # a later beat is there already
+            pass
+        except Exception:
+            _log.exception("the monitor %r failed; the run goes on", heartbeat)
 
 
 _GATES: Final[Mapping[str, Callable[[Runner, Step], Awaitable[None]]]] = {
@@ -406,6 +444,16 @@ _GATES: Final[Mapping[str, Callable[[Runner, Step], Awaitable[None]]]] = {
     "after": Runner._after,
     "none": Runner._none,
 }
+
+
+def _besides(error: Exception, ending: Ending) -> list[str]:
+    """What else happened, in words, where a step ended in `error`."""
+    others = ending.rejections[isinstance(error, Rejected) :]
+    raised = (*ending.errors, *ending.escalations.values())
+    others += [f"{type(other).__name__}: {other}" for other in raised if other is not error]
+    if ending.silent and not isinstance(error, AckTimeout):
+        others.append(f"no answer in time from {', '.join(ending.silent)}")
+    return others
 
 
 def _size(draft: Draft) -> int:

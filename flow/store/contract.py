@@ -56,7 +56,8 @@ class ThreadStore(Protocol):
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
         """Append records and at most one entry of private state: all of it, or nothing.
 
-        A commit that was made already, at the same head with the same content, is made again without effect.
+        A commit that was made already, at the same head with the same content, is made again without effect, also where
+        others have appended since: what is returned is the head that it left.
 
         Args:
             name: of the thread.

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 
 import anyio.lowlevel
 
-from envelope import EnvelopeError, Thread, open_envelope
+from envelope import EnvelopeError, Thread, address, open_envelope
 from flow.errors import StoreError
 from flow.store.contract import Head, State
+
+_Place = tuple[bytes, int, int]
+_Content = tuple[tuple[bytes, ...], bytes | None]
 
 
 @dataclass(slots=True)
@@ -15,7 +18,7 @@ class _Stored:
     thread: Thread
     records: list[bytes] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    last: tuple[Head, tuple[bytes, ...], bytes | None] | None = None
+    made: dict[_Place, _Content] = field(default_factory=dict)
 
     @property
     def head(self) -> Head:
@@ -47,11 +50,10 @@ class MemoryStore:
         if records:
             await anyio.lowlevel.checkpoint()
         stored = self._stored(name)
-        head = stored.head
-        commit = (at, tuple(records), state)
-        if commit == stored.last:
-            return head
-        if at != head:
+        place, content = (at.tip, len(at.standing), at.state), (tuple(records), state)
+        if at != stored.head:
+            if stored.made.get(place) == content:
+                return _after(at, records, state)
             raise StoreError(
                 f"the thread {name!r} has moved on since it was read: read it again, and build on what stands there",
                 code="store.conflict",
@@ -59,7 +61,7 @@ class MemoryStore:
         _append(stored, records)
         if state is not None:
             stored.states.append(State(stored.thread.tip, state))
-        stored.last = commit
+        stored.made[place] = content
         return stored.head
 
     async def read(self, name: str, start: int = 0) -> Sequence[bytes]:
@@ -75,6 +77,17 @@ class MemoryStore:
         if name not in self._threads:
             raise StoreError(f"there is no thread {name!r} in this store", code="store.unknown")
         return self._threads[name]
+
+
+def _after(at: Head, records: Sequence[bytes], state: bytes | None) -> Head:
+    """Return the head that a commit left when it was made, whatever was appended since."""
+    tip, seq, standing = at.tip, at.seq, at.standing
+    for raw in records:
+        if open_envelope(raw).kind in ("ack", "ruling"):
+            standing = (*standing, address(raw))
+        else:
+            tip, seq, standing = address(raw), seq + 1, ()
+    return Head(at.thread, tip, seq, standing, at.state + (state is not None))
 
 
 def _append(stored: _Stored, records: Sequence[bytes]) -> None:
