@@ -152,14 +152,16 @@ class Verifier:
                 except EnvelopeError as error:
                     fronts[place] = error
         # 3. body to settle
+        seen, latest = self._first_seen, self._latest
         for raw, front in zip(self._batch, fronts, strict=True):
             try:
-                if isinstance(front, EnvelopeError):
-                    raise front
+                if type(front) is not Parts:
+                    raise front  # type: ignore[misc]
                 if not self._failures:
                     envelope = read_record(front)
                     self.thread.apply(envelope, self._offset)
-                    self._note(envelope)
+                    if self._observe or envelope.signer not in seen or envelope.record.sent_at > latest:
+                        self._note(envelope)
             except EnvelopeError as error:
                 self._fail(error, raw)
             self._records += 1

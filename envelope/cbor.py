@@ -45,7 +45,8 @@ def decode(data: bytes) -> Any:
     """
     if len(data) <= MAX_ITEMS:  # then no count can exceed the cap
         try:
-            value, end = _quick_item(data, 0, 1)
+            head = data[0]
+            value, end = _quick_map(data, 1, 1, head - 0xA0) if 0xA0 <= head < 0xB8 else _quick_item(data, 0, 1)
             if end == len(data):
                 return value
         except (_Unusual, IndexError, UnicodeDecodeError):

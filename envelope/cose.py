@@ -148,18 +148,19 @@ def split(data: bytes) -> Parts:
     size = len(data)
     if size > MAX_ENVELOPE:
         raise EnvelopeError("size.envelope", f"the envelope is {size} bytes, more than {MAX_ENVELOPE}")
-    if data[:3] != b"\xd2\x84\x58" or size < 92 or not 0x18 <= data[3] <= MAX_HEADER or size < data[3] + 72:
+    if data[:3] != b"\xd2\x84\x58" or size < 96 or data[3] < 0x18 or size < data[3] + 72:
         raise _misshapen(data)
     middle = data[3] + 4
+    protected = data[4:middle]
     first = data[middle + 1]
-    if first == 0x58:
-        start = middle + 3
-        end = start + data[middle + 2]
-        least = start + 24
-    elif first == 0x59:
+    if first == 0x59:
         start = middle + 4
         end = start + (data[middle + 2] << 8 | data[middle + 3])
         least = start + 0x100
+    elif first == 0x58:
+        start = middle + 3
+        end = start + data[middle + 2]
+        least = start + 24
     elif first == 0x5A:
         start = middle + 6
         end = start + int.from_bytes(data[middle + 2 : start], "big")
@@ -167,11 +168,14 @@ def split(data: bytes) -> Parts:
     else:
         start = least = middle + 2
         end = start + first - 0x40
-        if first >= 0x58:
-            raise _misshapen(data)
-    if data[middle] != 0xA0 or end < least or size != end + 66 or data[end : end + 2] != _SIGNATURE_HEAD:
+    if (
+        data[middle] != 0xA0
+        or end < least
+        or end + 66 != size
+        or first > 0x5A
+        or data[end : end + 2] != _SIGNATURE_HEAD
+    ):
         raise _misshapen(data)
-    protected = data[4:middle]
     kind, signer = _headers.get(protected) or _header(protected)
     signed = _CONTEXT + data[2:middle] + b"\x40" + data[middle + 1 : end]
     return Parts(data, kind, signer, data[start:end], data[end + 2 :], signed)
@@ -213,6 +217,8 @@ _headers: dict[bytes, tuple[str, PublicKey]] = {}
 
 def _header(protected: bytes) -> tuple[str, PublicKey]:
     """Stages header and key: return kind and signer of a protected header."""
+    if len(protected) > MAX_HEADER:
+        raise EnvelopeError("size.header", f"the protected header is {len(protected)} bytes, more than {MAX_HEADER}")
     header = cbor.decode_header(protected)
     if type(header) is not dict or list(header) != [1, 4, 16]:
         raise EnvelopeError("header.labels", "the protected header is no map of exactly the labels 1, 4 and 16")
@@ -250,8 +256,6 @@ def _diagnose(data: bytes) -> None:
     protected, at = _outer_item(data, 2)
     if type(protected) is not bytes:
         raise EnvelopeError("cose.shape", "the protected header is no byte string")
-    if len(protected) > MAX_HEADER:
-        raise EnvelopeError("size.header", f"the protected header is {len(protected)} bytes, more than {MAX_HEADER}")
     if at < len(data) and 0xA0 < data[at] < 0xC0:
         raise EnvelopeError("cose.unprotected", f"the unprotected header at offset {at} is not the empty map")
     unprotected, at = _outer_item(data, at)

@@ -12,13 +12,14 @@ class DigestTable:
     look back at their chain.
     """
 
-    __slots__ = ("_indexed", "_mask", "_missed", "_rows", "_slots", "_width", "count")
+    __slots__ = ("_indexed", "_mask", "_missed", "_most", "_rows", "_slots", "_width", "count")
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._rows = bytearray()
         self._slots = array("I", bytes(4 * 64))
         self._mask = 63
+        self._most = 42  # rows that the index takes before it grows
         self._indexed = 0
         self._missed = (b"", 0)  # what the last search missed, and the slot where it would have been
         self.count = 0
@@ -40,7 +41,7 @@ class DigestTable:
     def find(self, digest: bytes) -> int:
         """Return the row of `digest`, or -1."""
         count = self.count
-        if self._indexed < count or 3 * count > 2 * self._mask:
+        if self._indexed < count or count > self._most:
             self._index()
         rows, slots, width, mask = self._rows, self._slots, self._width, self._mask
         slot = hash(digest) & mask  # keyed by the interpreter, so that nobody can choose digests that collide
@@ -53,9 +54,10 @@ class DigestTable:
 
     def _index(self) -> None:
         """Index the rows that were added since; about two thirds of the slots are in use at most."""
-        if 3 * self.count > 2 * self._mask:
-            while 3 * self.count > 2 * self._mask:
+        if self.count > self._most:
+            while self.count > self._most:
                 self._mask = 2 * self._mask + 1
+                self._most = self._mask * 2 // 3
             self._slots = array("I", bytes(4 * (self._mask + 1)))
             self._indexed = 0
         slots, mask = self._slots, self._mask
@@ -68,5 +70,12 @@ class DigestTable:
 
 
 def short_digest(*parts: str) -> bytes:
-    """Return the 16-byte digest by which an id or a path is remembered; two that collide can only be refused."""
-    return blake3("/".join(parts).encode()).digest(16)
+    """Return the 16 bytes by which an id or a path is remembered: itself where it fits, else its digest.
+
+    Ids and names are ASCII without NUL, and a digest here begins with a byte that is not, so that none passes for one.
+    """
+    text = "/".join(parts).encode()
+    if len(text) <= 16:
+        return text.ljust(16, b"\0")
+    digest = blake3(text).digest(16)
+    return bytes((digest[0] | 0x80,)) + digest[1:]

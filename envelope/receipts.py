@@ -80,9 +80,9 @@ class Pending:
 class Standing(NamedTuple):
     """What matters of a receipt until a chain record commits it; `word` is its answer or its ruling."""
 
-    kind: str
     signer: PublicKey
     word: str
+    as_approver: bool
     pending: Pending
 
 
@@ -141,7 +141,7 @@ class Receipts:
         flags = pending.flags if pending is not None else self._flags(record.message)
         if not flags & MESSAGE:
             raise EnvelopeError("ack.message", f"the ack is of {address_text(record.message)}, no earlier message")
-        self._members.check_signer(signer, MAY_ACK, "ack")
+        member = self._members.check_signer(signer, MAY_ACK, "ack")
         if not flags & ADDRESSED or (pending is not None and signer not in pending.recipients):
             raise EnvelopeError("ack.recipient", f"{did_key(signer)} is no recipient of the message")
         self._check_place(envelope)
@@ -158,7 +158,8 @@ class Receipts:
         if record.answer == "decline":
             pending.declined = True
         self._acks[envelope.address] = (pending, recipient)
-        self.standing[envelope.address] = Standing("ack", signer, record.answer, pending)
+        as_approver = member.role == "approver" or pending.of is not None
+        self.standing[envelope.address] = Standing(signer, record.answer, as_approver, pending)
 
     def _check_round(self, signer: PublicKey, recipient: Recipient, record: Ack) -> None:
         if recipient.answer == "decline":
@@ -189,7 +190,7 @@ class Receipts:
             pending.outstanding -= 1
         else:
             recipient.correction = envelope.address
-        self.standing[envelope.address] = Standing("ruling", envelope.signer, record.ruling, pending)
+        self.standing[envelope.address] = Standing(envelope.signer, record.ruling, False, pending)
 
     def _check_place(self, envelope: Envelope[Any]) -> None:
         if len(self.standing) >= MAX_STANDING:

@@ -315,7 +315,8 @@ class Message(Chained):
     @property
     def payload_bytes(self) -> int:
         """The payload's size as limits count it: the text's UTF-8, or the blob's whole length."""
-        return self.payload.bytes if isinstance(self.payload, Blob) else len(self.payload.encode())
+        payload: Any = self.payload
+        return len(payload.encode()) if type(payload) is str else int(payload.bytes)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -363,8 +363,7 @@ class Thread:
     # Receipts
 
     def _commit_receipts(self) -> None:
-        for kind, signer, word, pending in self._receipts.commit():
-            as_approver = kind == "ack" and (pending.of is not None or self.role(signer) == "approver")
+        for signer, word, as_approver, pending in self._receipts.commit():
             if as_approver or signer not in self.signers:
                 self.signers[signer] = as_approver
             if word == "confirm":
@@ -515,9 +514,9 @@ class Thread:
 
 
 def _may_sign(record: Chained) -> frozenset[str]:
-    if isinstance(record, Roster) and record.change == "leave":
-        return ANYBODY
-    return MODERATOR if record.kind in ("roster", "seal") else MAY_APPEND
+    if record.kind == "message" or record.kind == "settle":
+        return MAY_APPEND
+    return ANYBODY if isinstance(record, Roster) and record.change == "leave" else MODERATOR
 
 
 _Check = Callable[[Thread, Envelope[Any], MemberState, dict[bytes, str]], None]
