@@ -46,12 +46,15 @@ class Card:
         """
         if isinstance(capabilities, str):
             raise EnvelopeError("writer.misuse", "capabilities is one string; give a list of them")
+        names = list(capabilities)
+        if not all(isinstance(name, str) for name in names):
+            raise EnvelopeError("writer.misuse", f"capabilities are texts, not as in {names!r:.80}")
         fields.setdefault("sent_at", time.time_ns() // 1_000_000)
         signed = sign_record(
             CardBody,
             issuer,
             name=name,
-            capabilities=tuple(sorted(set(capabilities))),
+            capabilities=tuple(sorted(set(names))),
             key=issuer.public_key if key is None else key,
             not_before=fields["sent_at"] if not_before is None else not_before,
             **fields,

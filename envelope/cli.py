@@ -271,7 +271,12 @@ def _passphrase(*, confirm: bool = False) -> str:
     given = os.environ.get("ENVELOPE_PASSPHRASE")
     if given is not None:
         return given
-    text: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
+    try:
+        text: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
+    except typer.Abort:
+        raise EnvelopeError(
+            "key.passphrase", "none was given: type it in a terminal, or set ENVELOPE_PASSPHRASE"
+        ) from None
     return text
 
 

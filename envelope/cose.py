@@ -148,7 +148,7 @@ def split(data: bytes) -> Parts:
     size = len(data)
     if size > MAX_ENVELOPE:
         raise EnvelopeError("size.envelope", f"the envelope is {size} bytes, more than {MAX_ENVELOPE}")
-    if data[:3] != b"\xd2\x84\x58" or size < 96 or data[3] < 0x18 or size < data[3] + 72:
+    if data[:3] != b"\xd2\x84\x58" or size < 96 or not 24 <= data[3] <= MAX_HEADER or size < data[3] + 72:
         raise _misshapen(data)
     middle = data[3] + 4
     protected = data[4:middle]
@@ -217,8 +217,6 @@ _headers: dict[bytes, tuple[str, PublicKey]] = {}
 
 def _header(protected: bytes) -> tuple[str, PublicKey]:
     """Stages header and key: return kind and signer of a protected header."""
-    if len(protected) > MAX_HEADER:
-        raise EnvelopeError("size.header", f"the protected header is {len(protected)} bytes, more than {MAX_HEADER}")
     header = cbor.decode_header(protected)
     if type(header) is not dict or list(header) != [1, 4, 16]:
         raise EnvelopeError("header.labels", "the protected header is no map of exactly the labels 1, 4 and 16")
@@ -256,6 +254,8 @@ def _diagnose(data: bytes) -> None:
     protected, at = _outer_item(data, 2)
     if type(protected) is not bytes:
         raise EnvelopeError("cose.shape", "the protected header is no byte string")
+    if len(protected) > MAX_HEADER:
+        raise EnvelopeError("size.header", f"the protected header is {len(protected)} bytes, more than {MAX_HEADER}")
     if at < len(data) and 0xA0 < data[at] < 0xC0:
         raise EnvelopeError("cose.unprotected", f"the unprotected header at offset {at} is not the empty map")
     unprotected, at = _outer_item(data, at)

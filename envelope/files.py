@@ -1,6 +1,7 @@
 """Write a file as a whole or not at all."""
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ def write_whole(path: Path, parts: Iterable[bytes], *, replace: bool, mode: int 
         OSError: nothing is left behind, and what stood at the path is untouched.
         ValueError: the path is none.
     """
+    if replace and path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no regular file")
     draft = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
 from envelope.errors import EnvelopeError
 from envelope.keys import PublicKey, check_public_key, did_key, parse_did
@@ -15,6 +15,7 @@ from envelope.records import DisplayName
 
 TrustRole = Literal["agent", "human", "issuer", "witness"]
 
+_NAME: Final[TypeAdapter[str]] = TypeAdapter(DisplayName)
 _MAX_BYTES: Final = 1 << 17
 
 
@@ -30,8 +31,12 @@ class TrustStore(Mapping[PublicKey, TrustedKey]):
     """The keys that a verifier trusts."""
 
     def __init__(self, keys: Mapping[PublicKey, TrustedKey]) -> None:
-        for key in keys:
+        for key, known in keys.items():
             check_public_key(key)
+            try:
+                _NAME.validate_python(known.name, strict=True)
+            except ValidationError as error:
+                raise EnvelopeError("trust.file", f"the name {known.name!r}: {error.errors()[0]['msg']}") from None
         self._keys = dict(keys)
 
     @classmethod

@@ -389,9 +389,13 @@ def assemble(defects: set[str]) -> bytes:
         typ = "application/cose"
     if "header.alg" in defects:
         alg = cbor2.dumps(-7)
+    if "header.alg_eddsa" in defects:
+        alg = cbor2.dumps(-8)
     if "header cbor" in defects:
         alg = b"\xf9\x00\x00"
     protected = b"\xa3\x01" + alg + b"\x04" + kid + b"\x10" + cbor2.dumps(typ)
+    if "size.header" in defects:
+        protected = protected.ljust(129, b"\0")
     body = {key: ASSERT[key] for key in sorted(ASSERT, key=lambda key: (len(key), key))}
     if "body.version" in defects:
         body["v"] = 2
@@ -418,9 +422,11 @@ def assemble(defects: set[str]) -> bytes:
 # In the order in which an envelope is judged: the code is that of the first defect in this list.
 DEFECTS = {
     "size": ("size", "size.envelope"),
+    "size.header": ("size", "size.header"),
     "cose.unprotected": ("cose", "cose.unprotected"),
     "trailing": ("cbor", "cbor.trailing"),
     "header cbor": ("cbor", "cbor.float"),
+    "header.alg_eddsa": ("header", "header.alg_eddsa"),
     "header.alg": ("header", "header.alg"),
     "header.typ": ("header", "header.typ"),
     "key": ("key", "key.small_order"),
@@ -463,7 +469,7 @@ def test_a_defect_alone_is_reported_as_itself(defect: str) -> None:
         (lambda raw: b"\xd2\x83" + raw[2:], "cose.shape"),
         (lambda raw: b"\xd2" + raw, "cbor.tag"),
         (lambda raw: b"\xd2\x9f" + raw[2:], "cbor.indefinite"),
-        (lambda raw: b"\xd2\x84" + head(2, 129) + bytes(129) + raw[80:], "size.header"),
+        (lambda raw: b"\xd2\x84" + string(bytes(129)) + raw[raw.index(b"\xa0\x58") :], "size.header"),
         (lambda raw: b"\xd2\x84\x58\x17" + bytes(23) + raw[80:], "cbor.shortest"),
         (lambda raw: b"\xd2\x84\x40\xa0\x40\x40", "cbor.truncated"),
         (lambda raw: b"\xd2\x84\x41\xa0\xa0\x40\x40", "header.labels"),

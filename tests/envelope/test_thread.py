@@ -954,6 +954,125 @@ def test_an_escalation_approves_what_the_recipients_did_not_acknowledge() -> Non
     writer.seal(PEOPLE["ada"], "completed", sent_at=START)
 
 
+def _escalated(writer: ThreadWriter, answer: str = "accept") -> tuple[Envelope[Message], Envelope[Message]]:
+    """Append a request to Bob and its escalation to Pat, who answers; an acceptance is confirmed."""
+    said = writer.message(PEOPLE["ada"], "m1", "Please.", to=[KEY["bob"]], sent_at=START)
+    asked = writer.message(
+        PEOPLE["ada"], "m2", "May I?", to=[KEY["pat"]], intent="escalate", reply_to=said.address, sent_at=START
+    )
+    ack = writer.ack(PEOPLE["pat"], asked, "So I say.", answer=answer, sent_at=START)
+    if answer == "accept":
+        writer.ruling(PEOPLE["ada"], ack, sent_at=START)
+    return said, asked
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_escalation_that_was_settled_failed_approves_nothing(together: bool) -> None:
+    writer = _writer(bob="member", pat="approver")
+    said, asked = _escalated(writer)
+    failed = {"message": asked.address, "outcome": "failed"}
+    approved = {"message": said.address, "outcome": "approved", "by": asked.address}
+    entries = [failed, approved]
+    if not together:
+        writer.settle(PEOPLE["ada"], [failed], sent_at=START)
+        entries = [approved]
+    _refused("settle.approved", lambda: writer.settle(PEOPLE["ada"], entries, sent_at=START), writer.thread)
+
+
+def test_an_escalation_that_is_settled_failed_afterwards_has_approved_before() -> None:
+    writer = _writer(bob="member", pat="approver")
+    said, asked = _escalated(writer)
+    entries = [
+        {"message": said.address, "outcome": "approved", "by": asked.address},
+        {"message": asked.address, "outcome": "failed"},
+    ]
+    writer.settle(PEOPLE["ada"], entries, sent_at=START)
+    assert writer.thread.approved == 1
+
+
+@pytest.mark.parametrize("way", ["admitted", "promoted", "to and fro", "readmitted"])
+def test_nobody_approves_who_was_not_an_approver_since_before_the_message(way: str) -> None:
+    writer = _writer(bob="member", pat="approver", pam="member")
+    ada = PEOPLE["ada"]
+    said = writer.message(ada, "m1", "Please.", to=[KEY["bob"]], sent_at=START)
+    who = "pam" if way == "promoted" else "dee" if way == "admitted" else "pat"
+    if way == "admitted":
+        writer.roster(ada, "admit", KEY["dee"], role="approver", name="dee", sent_at=START)
+    elif way == "promoted":
+        writer.roster(ada, "role", KEY["pam"], role="approver", sent_at=START)
+    elif way == "to and fro":
+        writer.roster(ada, "role", KEY["pat"], role="member", sent_at=START)
+        writer.roster(ada, "role", KEY["pat"], role="approver", sent_at=START)
+    else:
+        writer.roster(ada, "remove", KEY["pat"], sent_at=START)
+        writer.roster(ada, "admit", KEY["pat"], role="approver", name="pat", sent_at=START)
+    fields = {"intent": "escalate", "to": [KEY[who]], "sent_at": START}
+    late = lambda: writer.message(ada, "m2", "May I?", reply_to=said.address, **fields)  # noqa: E731
+    _refused("escalate.approver", late, writer.thread)
+    again = writer.message(ada, "m3", "Please.", to=[KEY["bob"]], sent_at=START)
+    writer.message(ada, "m4", "May I?", reply_to=again.address, **fields)
+
+
+def test_a_message_that_an_approver_declined_is_not_retracted() -> None:
+    writer = _writer(bob="member", pat="approver")
+    said, _ = _escalated(writer, "decline")
+    fields = {"intent": "retract", "reply_to": said.address, "sent_at": START}
+    _refused("retract.declined", lambda: writer.message(PEOPLE["ada"], "m3", "No.", **fields), writer.thread)
+
+
+@pytest.mark.parametrize("role", ["approver", "observer"])
+def test_who_was_demoted_may_leave_but_not_settle_on_the_way(role: str) -> None:
+    writer = _writer(bob="member")
+    said = writer.message(PEOPLE["bob"], "m1", "So it is.", sent_at=START)
+    writer.roster(PEOPLE["ada"], "role", KEY["bob"], role=role, sent_at=START)
+    fields = {"settled": ({"message": said.address, "outcome": "failed"},), "sent_at": START}
+    leave = lambda: writer.roster(PEOPLE["bob"], "leave", KEY["bob"], **fields)  # noqa: E731
+    _refused("roster.role", leave, writer.thread)
+    writer.roster(PEOPLE["bob"], "leave", KEY["bob"], sent_at=START)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_request_that_was_settled_without_being_cleared_is_not_sealed_completed(together: bool) -> None:
+    writer = _writer(bob="member")
+    said = writer.message(PEOPLE["ada"], "m1", "Please.", to=[KEY["bob"]], sent_at=START)
+    settled: Any = ({"message": said.address, "outcome": "failed"},)
+    if not together:
+        writer.settle(PEOPLE["ada"], settled, sent_at=START)
+        settled = None
+    seal = lambda outcome: writer.seal(PEOPLE["ada"], outcome, settled=settled, sent_at=START)  # noqa: E731
+    _refused("seal.unacknowledged", lambda: seal("completed"), writer.thread)
+    seal("failed")
+
+
+def test_a_request_that_was_cleared_and_then_failed_is_sealed_completed() -> None:
+    writer = _writer(bob="member")
+    said = writer.message(PEOPLE["ada"], "m1", "Please.", to=[KEY["bob"]], sent_at=START)
+    writer.ruling(PEOPLE["ada"], writer.ack(PEOPLE["bob"], said, "Yes.", sent_at=START), sent_at=START)
+    settled = ({"message": said.address, "outcome": "failed"},)
+    writer.seal(PEOPLE["ada"], "completed", settled=settled, sent_at=START)
+
+
+@pytest.mark.parametrize("answer", ["reply", "retract the target", "retract the challenge", None])
+def test_a_challenge_is_answered_by_a_reply_or_by_a_retraction(answer: str | None) -> None:
+    writer = _writer(bob="member", cy="member")
+    said = writer.message(PEOPLE["ada"], "m1", "So it is.", sent_at=START)
+    fields = {"intent": "challenge", "reply_to": said.address, "sent_at": START}
+    doubts = [writer.message(PEOPLE[who], f"{who}-1", "Is it?", **fields) for who in ("bob", "cy")]
+    for number, doubt in enumerate(doubts):
+        if answer == "reply":
+            writer.message(PEOPLE["ada"], f"r{number}", "It is.", reply_to=doubt.address, sent_at=START)
+        elif answer == "retract the challenge":
+            back = {"intent": "retract", "reply_to": doubt.address, "sent_at": START}
+            writer.message(PEOPLE[WHO[doubt.signer]], f"r{number}", "Never mind.", **back)
+        elif answer is None:
+            writer.message(PEOPLE["cy"], f"r{number}", "I wonder too.", reply_to=doubt.address, sent_at=START)
+    if answer == "retract the target":
+        writer.message(PEOPLE["ada"], "r", "It is not.", intent="retract", reply_to=said.address, sent_at=START)
+    writer.seal(PEOPLE["ada"], "completed", sent_at=START)
+    found = [note.address for note in writer.thread.notes if note.code == "seal.open_challenge"]
+    assert found == ([doubt.address for doubt in doubts] if answer is None else [])
+
+
 def test_notes_beyond_sixty_four_of_a_code_are_counted_and_those_of_other_codes_still_kept() -> None:
     writer = _writer(bob="member")
     for number in range(70):
