@@ -115,6 +115,6 @@ def read_proofs(path: str | os.PathLike[str]) -> tuple[list[Envelope[Any]], list
             skipped.append(where)
             continue
         if envelope.kind not in ("card", "revocation", "witness"):
-            raise EnvelopeError("chain.kind", f"{path}: record {index}: a {envelope.kind} belongs in a thread file")
+            raise EnvelopeError("chain.kind", f"{path}: record {index} is of kind {envelope.kind}, of threads")
         proofs.append(envelope)
     return proofs, skipped

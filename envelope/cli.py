@@ -68,10 +68,12 @@ def card_new(
     subject: Annotated[
         str | None, typer.Option("--for", help="The did:key that the card is about; yours if absent.")
     ] = None,
-    encrypted: Annotated[bool, typer.Option("--passphrase", help="The key file is encrypted: ask.")] = False,
 ) -> None:
-    """Sign a card that says what a key is called and can do. It is a claim until a verifier trusts the key."""
-    identity = Identity.load(key, _passphrase() if encrypted else None)
+    """Sign a card that says what a key is called and can do. It is a claim until a verifier trusts the key.
+
+    The passphrase of an encrypted key is taken from ENVELOPE_PASSPHRASE, or asked for.
+    """
+    identity = _identity(key)
     about = None if subject is None else parse_did(subject)
     card = Card.issue(identity, name=name, capabilities=capability, key=about, description=description)
     write_records(out, [card.raw], replace=False)
@@ -123,7 +125,7 @@ def verify(
         except EnvelopeError as error:
             codes.add(2)
             if as_json:
-                say(json.dumps({"file": str(path), "error": {"code": error.code, "text": error.text}}))
+                say(json.dumps({"file": str(path), "error": {"code": error.code, "text": error.text}, "exit_code": 2}))
             else:
                 _complain(error)
             continue
@@ -265,6 +267,15 @@ def _card_lines(envelope: Envelope[Any], store: TrustStore | None) -> Iterable[T
             yield from quoted(value, "    ", terminal_width())
         else:
             yield Text(f"  {name:<13} {escape(str(value))}")
+
+
+def _identity(key: Path) -> Identity:
+    try:
+        return Identity.load(key)
+    except EnvelopeError as error:
+        if error.code != "key.passphrase":
+            raise
+    return Identity.load(key, _passphrase())
 
 
 def _passphrase(*, confirm: bool = False) -> str:

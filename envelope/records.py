@@ -515,14 +515,14 @@ def to_map(fields: Any) -> Any:
 
 
 def _to_map(fields: Any) -> Any:
-    if isinstance(fields, BaseModel):
-        return fields.model_dump(exclude_none=True, warnings=False)
+    if type(fields) in (bytes, str, int, bool):
+        return fields
     if type(fields) is dict:
         present = ((name, value) for name, value in fields.items() if value is not None)
         return {name: _thaw(value) if name == "ext" else _to_map(value) for name, value in present}
     if type(fields) in (list, tuple):
         return [_to_map(value) for value in fields]
-    return fields
+    return fields.model_dump(exclude_none=True, warnings=False) if isinstance(fields, BaseModel) else fields
 
 
 def _refusal(kind: str, error: ValidationError) -> EnvelopeError:

@@ -44,7 +44,12 @@ class TrustStore(Mapping[PublicKey, TrustedKey]):
         """Return a store of plain keys, each an agent under its did:key; a mapping says itself who is who."""
         if isinstance(trust, Mapping):
             return trust if isinstance(trust, TrustStore) else cls(trust)
-        return cls({key: TrustedKey(did_key(key), "agent") for key in trust})
+        if isinstance(trust, str | bytes | os.PathLike):
+            raise TypeError("trust is a list of public keys or a TrustStore; read a file with TrustStore.load")
+        keys = list(trust)
+        if odd := [key for key in keys if type(key) is not bytes]:
+            raise TypeError(f"a trusted key is the 32 bytes of a public key, not {odd[0]!r:.80}")
+        return cls({key: TrustedKey(did_key(key), "agent") for key in keys})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "TrustStore":

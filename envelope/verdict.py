@@ -1,16 +1,22 @@
 """What a verification found: five axes, never one boolean, and findings that say where and what to do."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, get_args
 
 from envelope.cose import address_text
 from envelope.errors import EnvelopeError
 from envelope.keys import PublicKey, did_key
+from envelope.records import Outcome
 
 Integrity = Literal["valid", "invalid", "unverifiable"]
 Completeness = Literal["sealed", "open", "truncated"]
 Trust = Literal["trusted", "unknown"]
 PlanState = Literal["none", "unchecked"]
+
+_WORDS: Final = (
+    *get_args(Integrity), *get_args(Completeness), *get_args(Outcome), *get_args(Trust),
+)  # fmt: skip
+"""What `ThreadVerdict.require` knows."""
 
 _ADVICE: Final = {
     "size": "Ask the sender for the file again; this is no thread file, or a broken one.",
@@ -25,7 +31,7 @@ _ADVICE: Final = {
     "receipts": "Ask another party for their copy; receipts were added, dropped or moved, or break the rounds.",
     "settle": "Do not rely on this record; it claims what the acknowledgements before it do not show.",
     "trust": "Find out by another way whose key this is, then add it to the trust file.",
-    "plan": "Ask the owner for the plan document; until it is checked nothing shows that the plan was followed.",
+    "plan": "This version cannot check plan documents; nothing shows that the plan was followed.",
 }
 _ADVICE_BY_CODE: Final = {
     "body.kind": "Verify with a later version of the software.",
@@ -167,7 +173,9 @@ class ThreadVerdict:
             EnvelopeError: `verdict.unmet`, naming what is not so.
         """
         values = {self.integrity, self.completeness, self.outcome or "", self.trust}
-        unmet = [str(word) for word in ("valid", *wanted) if not word or word not in values]
+        if unknown := [word for word in wanted if word not in _WORDS]:
+            raise EnvelopeError("verdict.unmet", f"{unknown[0]!r} is no word for a verdict: one of {', '.join(_WORDS)}")
+        unmet = [word for word in ("valid", *wanted) if word not in values]
         if "completed" in wanted and self._open_request:
             unmet.append("completed without an open request of another member")
         if unmet:

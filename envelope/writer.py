@@ -5,11 +5,11 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from envelope.cose import Envelope, sign_record
+from envelope.cose import Envelope, open_envelope, sign_record
 from envelope.keys import Identity, PublicKey
 from envelope.records import Ack, Message, Open, Record, Roster, Ruling, Seal, Settle
 from envelope.thread import Thread
-from envelope.threadfile import write_records
+from envelope.threadfile import read_records, write_records
 
 R = TypeVar("R", bound=Record)
 
@@ -32,6 +32,18 @@ class ThreadWriter:
         fields.setdefault("nonce", secrets.token_bytes(16))
         roster = tuple(sorted(members, key=lambda member: bytes(member["key"])))
         writer.append(sign_record(Open, owner, name=name, members=roster, **fields))
+        return writer
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "ThreadWriter":
+        """Go on with the thread of a file.
+
+        Raises:
+            EnvelopeError: what is wrong with the first bad record, or `file.unreadable`.
+        """
+        writer = cls()
+        for _, raw in read_records(path):
+            writer.append(open_envelope(raw))
         return writer
 
     @property

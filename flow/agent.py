@@ -87,7 +87,8 @@ class Agent:
             approvers: the people to whom a step may be escalated, by name.
             limits: what the run may say at most.
             room: stands on every message.
-            store: where the thread lives; in memory where it is not given.
+            store: where the thread lives; where it is not given, in memory, and gone if the run stops with another
+                error than a `FlowError`.
             bus: is told what happens.
             heartbeat: is beaten while the run waits or fires, as `<did>:<name>`, in the clock's monotonic seconds.
             clock: all time and all waiting.
@@ -96,7 +97,7 @@ class Agent:
             The run, once its thread is sealed `completed` and verified as a whole.
 
         Raises:
-            FlowError: see the table of endings in `spec/flow.md`.
+            FlowError: as `spec/flow.md`, "Endings", says.
             Exception: what a peer, the judge or the store raised, as it was; the thread stays open.
         """
         _check(self, name, peers, approvers, limits, room)

@@ -1,6 +1,7 @@
 """The `flow` command."""
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -48,6 +49,7 @@ def demo(
 
     A release agent takes stock of the files and records their addresses as evidence; a reviewer with a key of its own
     reads them itself and agrees, or declines. Writes release.thread, their cards (release.proofs) and trust.toml.
+    With --tamper the release is rejected, as it should be: the demo ends with 0, verifying its thread with 5.
     """
     files = files_below(paths or _own_documents())
     if not 1 <= len(files) <= _MOST_FILES:
@@ -72,7 +74,9 @@ def demo(
     if signoff.rejected is not None:
         typer.echo(escape(f"The release was rejected. {signoff.rejected}"))
     typer.echo(f"Verify it yourself (exit code {verdict.exit_code}):")
-    typer.echo(f"  envelope verify {_quoted(thread)} --trust {_quoted(trust)}")
+    beside = Path(sys.executable).with_name("envelope")
+    command = "envelope" if shutil.which("envelope") or not beside.exists() else _quoted(beside)
+    typer.echo(f"  {command} verify {_quoted(thread)} --trust {_quoted(trust)}")
 
 
 def main() -> None:

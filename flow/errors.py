@@ -23,7 +23,7 @@ class FlowError(Exception):
 
     default_code: ClassVar[str] = "flow"
 
-    def __init__(self, text: str, *, code: str | None = None) -> None:
+    def __init__(self, text: str = "", *, code: str | None = None) -> None:
         super().__init__(text)
         self.code = code or self.default_code
         self.status: str | None = None

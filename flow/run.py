@@ -7,6 +7,7 @@ from typing import Any
 
 from envelope import Ack, Envelope, Message, ThreadVerdict, verify_thread
 from envelope.threadfile import write_records
+from flow.store import ThreadStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,16 @@ class ThreadCopy:
     name: str
     address: bytes
     records: tuple[bytes, ...]
+
+    @classmethod
+    async def read(cls, store: ThreadStore, name: str) -> "ThreadCopy":
+        """Read a thread from the store of a run, however the run ended.
+
+        Raises:
+            StoreError: `store.unknown`.
+        """
+        head = await store.head(name)
+        return cls(name, head.thread, tuple(await store.read(name)))
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write the thread file that an auditor gets, as a whole or not at all.

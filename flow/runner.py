@@ -86,7 +86,7 @@ class Runner:
         """Run the plan to its end.
 
         Raises:
-            FlowError: as the table of endings says, with status, record, step and thread as they stood.
+            FlowError: as `spec/flow.md`, "Endings", says, with status, record, step and thread as they stood.
             Exception: what a peer, the judge or the store raised, with a note that names step and thread.
         """
         try:
@@ -294,7 +294,7 @@ class Runner:
         return await self._paused(
             AckTimeout(
                 f"step {step.id!r}: no confirmed ack of {names} within {step.ack_timeout} s; the thread is open, "
-                "and the step can be resumed"
+                "and can still be sealed, or read from its store"
             )
         )
 

@@ -34,9 +34,7 @@ class MemoryStore:
 
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
         if name in self._threads:
-            raise StoreError(
-                f"the thread {name!r} exists: choose another name, or go on with that thread", code="store.exists"
-            )
+            raise StoreError(f"the thread {name!r} exists: choose another name", code="store.exists")
         stored = _Stored(Thread())
         _append(stored, [opening])
         stored.states.append(State(stored.thread.tip, state))

@@ -1,12 +1,15 @@
 """A recipient in the same process: a function that says what it understood, and a key that signs it."""
 
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable, signature
+from inspect import Parameter, isawaitable, signature
+from typing import Final
 
 from envelope import Ack, Envelope, Identity, PublicKey, did_key, open_envelope, sign_record
 from flow.clock import SYSTEM, Clock
 from flow.errors import Declined, FlowError
 from flow.peers import Delivery, Peer
+
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 Restate = Callable[..., str | Awaitable[str]]
 
@@ -17,7 +20,8 @@ def local(identity: Identity, restate: Restate, *, clock: Clock = SYSTEM) -> Pee
     Args:
         identity: signs the acks.
         restate: `restate(message) -> str` or `restate(message, correction) -> str`, sync or async: what was
-            understood, given the author's correction in later rounds (text, or None in the first). It raises
+            understood, given the author's correction in later rounds (text, or None in the first). A function
+            that is not async holds up the whole event loop. It raises
             `Declined` to say no and `Escalated` to hand the message to a person.
         clock: tells the acks' time.
     """
@@ -28,7 +32,8 @@ class _Local:
     def __init__(self, identity: Identity, restate: Restate, clock: Clock) -> None:
         self._identity = identity
         self._restate = restate
-        self._takes_correction = len(signature(restate).parameters) > 1
+        taken = signature(restate).parameters.values()
+        self._takes_correction = sum(p.default is p.empty and p.kind in _POSITIONAL for p in taken) > 1
         self._clock = clock
 
     @property
