@@ -116,6 +116,11 @@ class Thread:
         """Whether a message or a settlement of the thread has this step path."""
         return self._paths.find(short_digest(*path)) >= 0
 
+    def is_declined(self, message: bytes) -> bool:
+        """Whether a recipient of a message that is not settled has declined it, committed or not."""
+        pending = self._receipts.pending.get(message)
+        return pending is not None and pending.declined
+
     def find(self, address: bytes) -> int:
         """Return the seq of a chain record of the thread, or -1."""
         return self._chain.find(address)

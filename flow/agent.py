@@ -1,6 +1,7 @@
 """An agent: who it is, what it can do, and what it runs, bound into one value."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -102,6 +103,7 @@ class Agent:
         """
         _check(self, name, peers, approvers, limits, room)
         check_record(record)
+        record = deepcopy(record)
         if errors := validate(self.plan, machine):
             raise PlanError("; ".join(error.text for error in errors), code="plan.machine")
         for step in self.plan.steps:
@@ -123,7 +125,10 @@ class Agent:
             heartbeat=heartbeat,
             clock=clock,
         )
-        plan = address(document(self.plan, machine, limits, judge))
+        try:
+            plan = address(document(self.plan, machine, limits, judge))
+        except EnvelopeError as error:
+            raise PlanError(f"the plan is too long for one document: {error}", code="plan.document") from error
         return await Runner(cast, name, self.plan, plan, machine, record).go()
 
 

@@ -38,7 +38,8 @@ class Ending:
         acks: the last valid ack of each recipient that gave one, by name.
         confirmed: the names of those whose ack is accepted and confirmed.
         rejections: why the step is rejected, the first one first: a recipient's words, or the last correction.
-        errors: what peers and the judge raised, and a recipient's inability to answer, in the order it happened.
+        errors: what peers, the judge or a commit raised, in the order it happened.
+        unable: for each recipient that owes an ack and can no longer give one.
         escalations: what was escalated, by recipient.
         silent: the names of those who did not answer in time.
     """
@@ -47,6 +48,7 @@ class Ending:
     confirmed: list[str] = field(default_factory=list)
     rejections: list[str] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
+    unable: list[NoRecipient] = field(default_factory=list)
     escalations: dict[str, Escalated] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
 
@@ -66,7 +68,7 @@ class Gate:
 
     async def ask(self, message: Envelope[Message], peers: Mapping[str, Peer]) -> Ending:
         """Deliver `message` to all of `peers`, in as many rounds as it takes, and return what came of it."""
-        asking = _Asking(self, message, len(peers))
+        asking = _Asking(self, message, peers)
         ending = asking.ending
         async with anyio.create_task_group() as group:
             (name, peer), *others = peers.items()
@@ -78,9 +80,9 @@ class Gate:
         if ending.silent:
             try:
                 await self.journal.refresh()
+                ending.unable += self.unable({name: peers[name] for name in ending.silent})
             except Exception as error:
                 ending.errors.append(error)
-            ending.errors += self.unable({name: peers[name] for name in ending.silent})
         return ending
 
     def unable(self, peers: Mapping[str, Peer]) -> list[NoRecipient]:
@@ -96,12 +98,12 @@ class Gate:
 class _Asking:
     """One call of `Gate.ask`."""
 
-    def __init__(self, gate: Gate, message: Envelope[Message], recipients: int) -> None:
+    def __init__(self, gate: Gate, message: Envelope[Message], peers: Mapping[str, Peer]) -> None:
         self.gate = gate
         self.message = message
         self.ending = Ending()
         self.stop: BaseException | None = None
-        self._recipients = recipients
+        self._peers = peers
         self._committing = anyio.Lock(fast_acquire=True)
         self._waits: set[anyio.CancelScope] = set()
         self._over = False
@@ -122,7 +124,9 @@ class _Asking:
             self.ending.escalations[name] = escalated
         except Exception as error:
             refused = isinstance(error, StoreError) and error.code == "store.refused"
-            self.ending.errors += (refused and self.gate.unable({name: peer})) or [error]
+            unable = self.gate.unable({name: peer}) if refused else []
+            self.ending.unable += unable
+            self.ending.errors += [] if unable else [error]
             self._end()
         except BaseException as stop:  # a task group would wrap it, or take a stray cancellation for its own
             self.stop = self.stop or stop
@@ -186,7 +190,7 @@ class _Asking:
             await self._unless_over(partial(self.gate.clock.sleep, next(pauses)))
 
     def _checked(self, answer: object, peer: Peer, correction: Envelope[Ruling] | None) -> Envelope[Ack]:
-        if not isinstance(answer, Envelope) or type(answer.raw) is not bytes:
+        if type(answer) is not Envelope or type(answer.raw) is not bytes:
             raise _Dropped(f"it is a {type(answer).__name__}, no envelope")
         ack = open_envelope(answer.raw)
         if ack.kind != "ack" or ack.signer != peer.key:
@@ -214,11 +218,15 @@ class _Asking:
         gate, ending = self.gate, self.ending
         confirms = ruling is not None and ruling.record.ruling == "confirm"
         async with self._committing:
-            last = confirms and len(ending.confirmed) + 1 == self._recipients
+            last = confirms and len(ending.confirmed) + 1 == len(self._peers)
             await gate.journal.receive([ack, ruling] if ruling else [ack], gate.state(last))
             ending.acks[name] = ack
             if confirms:
                 ending.confirmed.append(name)
+            owing = {other: peer for other, peer in self._peers.items() if other not in ending.confirmed}
+            if not ending.unable and (unable := gate.unable(owing)):
+                ending.unable += unable
+                self._end()
         data = {"thread": gate.journal.name, "recipient": name, "message": self.message, "ack": ack, "ruling": ruling}
         await gate.bus.emit(Event(MESSAGE_ACKED, data, ack.address))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from envelope import Envelope, Identity, Open, Settle, Thread, open_envelope, sign_record
 from envelope.records import Record
@@ -30,11 +31,13 @@ class Journal:
     Attributes:
         name: the thread's.
         thread: the state machine, as of the last commit or refresh.
+        failure: what the store raised, or how the thread was lost; nothing is appended after that.
     """
 
     def __init__(self, store: ThreadStore, name: str, identity: Identity, clock: Clock) -> None:
         self.name = name
         self.thread = Thread()
+        self.failure: Exception | None = None
         self._store = store
         self._identity = identity
         self._clock = clock
@@ -107,6 +110,8 @@ class Journal:
     async def refresh(self) -> None:
         """Take in what other members appended."""
         async with self._lock:
+            if self.failure is not None:
+                raise self.failure
             head = await self._store.head(self.name)
             if head != self._head:
                 await self._reload()
@@ -144,14 +149,23 @@ class Journal:
 
     async def _commit(self, make: Build, state: bytes | None) -> Sequence[Envelope[Any]]:
         while True:
-            envelopes = make()
+            if self.failure is not None:
+                raise self.failure
+            envelopes, before = make(), self._head
             try:
                 head = await self._send([envelope.raw for envelope in envelopes], state)
             except StoreError as error:
-                if error.code != "store.conflict":
-                    raise
-                await self._reload()
-                continue
+                if error.code == "store.conflict":
+                    await self._reload()
+                    if self._head != before:
+                        await anyio.lowlevel.checkpoint()
+                        continue
+                if error.code != "store.refused":
+                    self.failure = error
+                raise
+            except Exception as error:
+                self.failure = error
+                raise
             self._take(envelopes)
             self._head = head
             return envelopes
@@ -168,6 +182,13 @@ class Journal:
 
     async def _reload(self) -> None:
         """Take in what others appended, or learn that the thread is no longer this run's (rule R37)."""
+        try:
+            await self._catch_up()
+        except Exception as error:
+            self.failure = error
+            raise
+
+    async def _catch_up(self) -> None:
         states = self._head.state
         self._head = await self._store.head(self.name)
         new = [open_envelope(raw) for raw in await self._store.read(self.name, self._read)]

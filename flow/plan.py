@@ -341,7 +341,10 @@ class _Naming:
         registered = (name for name, known in self._names.items() if known == function)
         name = next(registered, None) or getattr(function, "__name__", None)
         if not _matches(name, _FUNCTION):
-            raise PlanError(f"{function!r} has no name that a document can hold: use a def", code="plan.function")
+            raise PlanError(
+                f"{function!r} has no name that a document can hold: use a def, or name it",
+                code="plan.function",
+            )
         if self._bearers.setdefault(name, function) != function:
             raise PlanError(
                 f"two functions are called {name!r}: rename one",

@@ -23,7 +23,6 @@ from flow.errors import (
     FlowError,
     HeartbeatError,
     InvalidThread,
-    NoRecipient,
     NoTransition,
     OverBudget,
     Rejected,
@@ -106,7 +105,10 @@ class Runner:
             raise
         finally:
             if self._cast.heartbeat is not None:
-                self._cast.heartbeat.forget(self._beats)
+                try:
+                    self._cast.heartbeat.forget(self._beats)
+                except Exception:
+                    _log.exception("the monitor failed to forget %s", self._beats)
 
     # Beginning and end
 
@@ -228,10 +230,20 @@ class Runner:
             "context": draft.context or None,
             "provenance": draft.provenance,
         }
-        try:
-            message: Envelope[Message] = await self._journal.append(
+
+        async def append() -> Envelope[Message]:
+            return await self._journal.append(
                 Message, lambda: {"id": self._unused_id(step.id), **fields}, self._state(phase)
             )
+
+        try:
+            try:
+                message = await append()
+            except EnvelopeError as error:
+                if error.code != "size.envelope" or not self._journal.owes:
+                    raise
+                await self._journal.settle()  # what the message would have carried, so that it has the room itself
+                message = await append()
         except EnvelopeError as error:
             raise await self._failed(step, "payload", error, None) from error
         except StoreError as error:
@@ -279,13 +291,14 @@ class Runner:
 
     async def _verdict_on(self, step: Step, message: Envelope[Message], ending: Ending) -> Exception:
         """Return what ends the run after asking: the first of rejected, failed, escalated, timed out (rule R41)."""
+        if self._journal.failure is not None:
+            return self._journal.failure
         if ending.rejections:
             rejected = Rejected(f"step {step.id!r}: {ending.rejections[0]}")
             settled = [self._settlement(step, message, "failed")]
             return await self._decided(rejected, "rejected", settled, reason=ending.rejections[0])
-        for error in ending.errors:
-            if isinstance(error, NoRecipient):
-                return await self._decided(error, "failed", [self._settlement(step, message, "failed")])
+        if ending.unable:
+            return await self._decided(ending.unable[0], "failed", [self._settlement(step, message, "failed")])
         if ending.errors:
             return await self._paused(ending.errors[0])
         if ending.escalations:
@@ -328,7 +341,7 @@ class Runner:
     # Endings
 
     async def _failed(self, step: Step, what: str, error: Exception, message: Envelope[Message] | None) -> FlowError:
-        text = f"step {step.id!r}: its {what} failed: {type(error).__name__}: {error}"
+        text = f"step {step.id!r}: its {what} failed: {type(error).__name__}: {_words(error)}"
         return await self._decided(StepFailed(text), "failed", [self._settlement(step, message, "failed")], reason=text)
 
     async def _decided(
@@ -344,7 +357,7 @@ class Runner:
 
     async def _paused(self, error: Exception) -> Exception:
         """Leave the thread open, with all that came committed. Return what is to be raised."""
-        if not isinstance(error, StoreError | Superseded):
+        if self._journal.failure is None:
             try:
                 await self._journal.settle()
             except Superseded:
@@ -353,25 +366,31 @@ class Runner:
                 error.add_note(f"besides: {type(second).__name__}: {second}")
         return error
 
-    async def _escalated(self, step: Step, message: Envelope[Message], error: Escalated) -> Escalated:
+    async def _escalated(self, step: Step, message: Envelope[Message], error: Escalated) -> FlowError:
         """Hand the message to the approvers, and leave the thread open (rules R42 to R44)."""
         if not self._approvers():
             error.add_note("the run has no approvers, so nobody was asked: give it approvers, or decide for yourself")
             return error
+        text = _cut(_words(error.args[0]) if error.args else "")
+
+        def escalation_fields() -> dict[str, Any]:
+            if self._journal.thread.is_declined(message.address):
+                raise Rejected(f"step {step.id!r}: a recipient declined in the thread itself, so nothing is escalated")
+            return {
+                "id": f"{message.record.id}#escalate",
+                "intent": "escalate",
+                "epistemic": "assumed",
+                "payload": text,
+                "to": self._approvers(),
+                "room": self._cast.room,
+                "reply_to": message.address,
+            }
+
         try:
-            escalation = await self._journal.append(
-                Message,
-                lambda: {
-                    "id": f"{message.record.id}#escalate",
-                    "intent": "escalate",
-                    "epistemic": "assumed",
-                    "payload": _cut(str(error.args[0])),
-                    "to": self._approvers(),
-                    "room": self._cast.room,
-                    "reply_to": message.address,
-                },
-                self._state("escalated"),
-            )
+            await self._journal.refresh()
+            escalation = await self._journal.append(Message, escalation_fields, self._state("escalated"))
+        except Rejected as rejected:
+            return await self._decided(rejected, "rejected", [self._settlement(step, message, "failed")])
         except StoreError as refused:
             if refused.code != "store.refused":
                 raise
@@ -416,19 +435,22 @@ class Runner:
             group.start_soon(self._keep_beating, heartbeat)
             try:
                 result.append(await work())
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:  # which the group would wrap
+            except BaseException as error:  # which the group would wrap, or take for its own
                 failure.append(error)
+                if isinstance(error, anyio.get_cancelled_exc_class()):
+                    raise
             group.cancel_scope.cancel()
         if failure:
             raise failure[0]
         return result[0]
 
     async def _keep_beating(self, heartbeat: Monitor) -> None:
-        while True:
-            await self._cast.clock.sleep(heartbeat.timeout / 3)
-            self._beat(heartbeat)
+        try:
+            while True:
+                await self._cast.clock.sleep(heartbeat.timeout / 3)
+                self._beat(heartbeat)
+        except Exception:
+            _log.exception("the monitor %r failed; the run goes on", heartbeat)
 
     def _beat(self, heartbeat: Monitor) -> None:
         try:
@@ -449,8 +471,8 @@ _GATES: Final[Mapping[str, Callable[[Runner, Step], Awaitable[None]]]] = {
 def _besides(error: Exception, ending: Ending) -> list[str]:
     """What else happened, in words, where a step ended in `error`."""
     others = ending.rejections[isinstance(error, Rejected) :]
-    raised = (*ending.errors, *ending.escalations.values())
-    others += [f"{type(other).__name__}: {other}" for other in raised if other is not error]
+    raised = (*ending.unable, *ending.errors, *ending.escalations.values())
+    others += [f"{type(other).__name__}: {_words(other)}" for other in raised if other is not error]
     if ending.silent and not isinstance(error, AckTimeout):
         others.append(f"no answer in time from {', '.join(ending.silent)}")
     return others
@@ -458,6 +480,14 @@ def _besides(error: Exception, ending: Ending) -> list[str]:
 
 def _size(draft: Draft) -> int:
     return len(draft.payload.encode())
+
+
+def _words(error: object) -> str:
+    """Return what an error says, also where it cannot be put into words."""
+    try:
+        return str(error)
+    except Exception:
+        return f"a {type(error).__name__} without words"
 
 
 def _cut(text: str) -> str:

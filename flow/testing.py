@@ -79,7 +79,7 @@ class FakeClock:
             self._now_ns, _, ring = timer
             ring()
             await _all_waiting()
-        self._now_ns = end
+        self._now_ns = max(self._now_ns, end)
 
     @contextmanager
     def _timer(self, seconds: float, ring: Callable[[], object]) -> Iterator[None]:

@@ -55,7 +55,8 @@ class _Local:
             restated = self._restate(*said) if self._takes_correction else self._restate(message)
             text = await restated if isawaitable(restated) else restated
         except Declined as no:
-            answer, text = "decline", no.reason if no.reason.strip() else "declined without a reason"
+            reason = no.reason.encode("utf-8", "replace")[:65_536].decode("utf-8", "ignore")
+            answer, text = "decline", reason if reason.strip() else "declined without a reason"
         return sign_record(
             Ack,
             self._identity,

@@ -451,43 +451,6 @@ async def test_an_envelope_that_says_another_thing_than_its_bytes_counts_as_its_
     assert nothing_fired(stage)
 
 
-async def test_a_decline_whose_record_is_rewritten_in_memory_is_no_acceptance() -> None:
-    """26."""
-
-    async def anna(peer: Acting, delivery: Delivery) -> Any:
-        no = peer.signed(delivery, answer="decline", restatement="no")
-        vars(open_envelope(no.raw).record)["answer"] = "accept"
-        return no
-
-    stage = Stage(asking())
-    stage.options["peers"]["anna"] = Acting(ANNA, anna)
-    error = await raised_by(stage)
-    assert nothing_fired(stage)
-    assert isinstance(error, Rejected)
-
-
-async def test_a_message_rewritten_in_memory_by_its_recipient_is_what_it_was_for_all_others() -> None:
-    """19."""
-    seen: list[str] = []
-
-    async def anna(peer: Acting, delivery: Delivery) -> Any:
-        vars(delivery.message.record)["payload"] = "do something else"
-        return peer.signed(delivery)
-
-    def judge(message: Message, ack: Ack) -> Confirm:
-        seen.append(str(message.payload))
-        return Confirm()
-
-    def act(record: Any, call: Call) -> Any:
-        seen.append(str(call.message.payload))
-        return record
-
-    stage = Stage(asking(), judge=judge, machine=row(on_entry=act))
-    stage.options["peers"]["anna"] = Acting(ANNA, anna)
-    await stage.run()
-    assert seen == ["do it", "do it"]
-
-
 @pytest.mark.parametrize("place", range(8))
 async def test_an_ack_of_something_else_never_counts(place: int) -> None:
     """1, 2."""
@@ -1370,25 +1333,6 @@ async def test_a_monitor_whose_timeout_cannot_be_told_harms_no_step_and_makes_no
         error = caught
     assert not isinstance(error, BaseExceptionGroup)
     assert error is None
-
-
-async def test_a_run_that_finds_its_name_taken_leaves_the_beats_of_the_one_that_runs() -> None:
-    stage = Stage(asking(), anna=[Wait(5)])
-    watched: list[bool] = []
-
-    async def second() -> None:
-        await stage.clock.sleep(1)
-        with pytest.raises(StoreError):
-            await stage.run()
-        watched.append(stage.monitor.alive(f"{OWNER.did}:t", stage.clock.monotonic()))
-
-    async def work() -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stage.run)
-            tasks.start_soon(second)
-
-    await stage.over_time(work)
-    assert watched == [True]
 
 
 @pytest.mark.parametrize("broken", [Odd("x"), ExceptionGroup("two", [Odd(), Odd()]), StoreError("x"), Escalated("x")])

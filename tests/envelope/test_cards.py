@@ -66,7 +66,7 @@ def test_a_card_is_dated_and_begins_when_it_is_signed_unless_it_is_told_otherwis
         ({"capabilities": []}, "body.empty"),
         ({"capabilities": ["Review"]}, "body.name"),
         ({"capabilities": [f"c{n}" for n in range(257)]}, "body.size"),
-        ({"capabilities": [1]}, "body.type"),
+        ({"capabilities": [1]}, "writer.misuse"),
         ({"name": ""}, "body.display"),
         ({"name": "Ada\u202e"}, "body.display"),
         ({"name": "a" * 129}, "body.display"),
@@ -168,7 +168,7 @@ def test_a_bad_record_is_refused_with_its_place(tmp_path: Path) -> None:
 def test_a_thread_s_record_does_not_belong_in_a_sidecar_file(tmp_path: Path) -> None:
     writer = ThreadWriter.open(ADA, "t", [{"key": ADA.public_key, "role": "moderator", "name": "ada"}])
     write_records(tmp_path / "t.proofs", [*proofs(), *writer.records])
-    with pytest.raises(EnvelopeError, match="record 3: a open belongs in a thread file"):
+    with pytest.raises(EnvelopeError, match="record 3 is of kind open, of threads"):
         read_proofs(tmp_path / "t.proofs")
 
 

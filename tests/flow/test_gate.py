@@ -654,4 +654,4 @@ async def test_an_ack_that_the_member_appended_itself_leaves_the_thread_open() -
     stage.options["peers"]["anna"] = Eager(ANNA)
     with pytest.raises(FlowError) as raised:
         await stage.run()
-    assert (raised.value.code, await stage.told()) == ("store.refused", ["open", "request s", "anna accepts"])
+    assert (raised.value.code, await stage.told()) == ("store.refused", ["open", "request s", "anna accepts", "settle"])

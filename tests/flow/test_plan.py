@@ -527,7 +527,7 @@ def test_a_registered_name_stands_before_a_functions_own() -> None:
 @pytest.mark.parametrize("nameless", [lambda record: "x", partial(text_of)])
 def test_a_function_without_a_name_is_refused_until_it_is_registered(nameless: Callable[..., str]) -> None:
     plan = Plan([step("review", payload=None, payload_from=nameless)])
-    with pytest.raises(PlanError, match="use a def, or register it") as caught:
+    with pytest.raises(PlanError, match="use a def, or name it") as caught:
         read(plan)
     assert caught.value.code == "plan.function"
     assert read(plan, names={"text": nameless})["plan"][0]["payload_from"] == "text"
