@@ -5,6 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
+import pytest
+
+from envelope import Card, Identity, ThreadWriter, TrustedKey, TrustStore, open_envelope, verify_file
+from flow import Agent, Confirm, Escalated, Machine, Plan, Step, ThreadCopy, local
 from tests.readmegen import README, drawn
 
 TEXT = README.read_text("utf-8")
@@ -24,6 +29,38 @@ def test_the_first_program_runs_and_prints_what_the_text_says(tmp_path: Path) ->
     )
     assert result.stdout.strip() == printed[1]
     assert (tmp_path / "release.thread").stat().st_size > 0
+
+
+def test_a_persons_answer_is_recorded_as_the_text_shows(tmp_path: Path) -> None:
+    recipe = re.search(r"```python\n(writer = ThreadWriter\.read.*?)```", TEXT, re.DOTALL)
+    assert recipe
+    author, reviewer, ada = (Identity.generate() for _ in range(3))
+    plan = Plan([Step("ship", target="released", payload="Ship release 1.4")])
+    agent = Agent(author, Card.issue(author, name="releaser", capabilities=["release"]), plan)
+
+    def restate(message: object) -> str:
+        raise Escalated("May it ship?")
+
+    def judge(message: object, ack: object) -> Confirm:
+        return Confirm()
+
+    async def escalate() -> ThreadCopy:
+        machine = Machine("draft", [("draft", "ship", "released")])
+        peers, approvers = {"reviewer": local(reviewer, restate)}, {"ada": ada.public_key}
+        with pytest.raises(Escalated) as raised:
+            await agent.run("release", machine, {}, peers=peers, approvers=approvers, judge=judge)
+        return raised.value.thread
+
+    thread = anyio.run(escalate)
+    path = tmp_path / "release.thread"
+    thread.export(path)
+    _, message, escalation = map(open_envelope, thread.records)
+    names = {"ThreadWriter": ThreadWriter, "author": author, "ada": ada, "message": message, "escalation": escalation}
+    exec(recipe[1].replace('"release.thread"', repr(str(path))), names)  # noqa: S102
+    known = {author: TrustedKey("releaser", "agent"), ada: TrustedKey("Ada", "human")}
+    trust = TrustStore({identity.public_key: entry for identity, entry in known.items()})
+    verdict = verify_file(path, trust=trust)
+    assert (verdict.exit_code, verdict.approved, verdict.acknowledged) == (0, 1, 0)
 
 
 def test_links_lead_somewhere() -> None:
