@@ -124,6 +124,18 @@ class Superseded(FlowError):
     default_code = "run.superseded"
 
 
+class InDoubt(FlowError):
+    """An action marked to run once was cut off, and may or may not have been done; the thread stays open."""
+
+    default_code = "run.in_doubt"
+
+
+class Cancelled(FlowError):
+    """The thread was closed before its plan was done, and sealed `cancelled`."""
+
+    default_code = "run.cancelled"
+
+
 class InvalidThread(FlowError):
     """The sealed thread does not verify."""
 

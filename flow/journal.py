@@ -5,18 +5,29 @@ Another member may append while the run waits. Then the commit is refused, the j
 record is signed anew on top of it; receipts name no predecessor and go in again as the same bytes (rule S5).
 """
 
-import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
 
-from envelope import Envelope, Identity, Open, Settle, Thread, open_envelope, sign_record
+from envelope import (
+    Ack,
+    Envelope,
+    Identity,
+    Open,
+    PublicKey,
+    Settle,
+    Thread,
+    Verifier,
+    did_key,
+    open_envelope,
+    sign_record,
+)
 from envelope.records import Record
 from flow.clock import Clock
 from flow.errors import StoreError, Superseded
-from flow.store import Head, ThreadStore
+from flow.store import Head, State, ThreadStore
 
 _MOST_STANDING: Final = 4096
 _MOST_OWED: Final = 512
@@ -32,12 +43,14 @@ class Journal:
         name: the thread's.
         thread: the state machine, as of the last commit or refresh.
         failure: what the store raised, or how the thread was lost; nothing is appended after that.
+        appended: the last ack that a member appended itself meanwhile, by message and signer.
     """
 
     def __init__(self, store: ThreadStore, name: str, identity: Identity, clock: Clock) -> None:
         self.name = name
         self.thread = Thread()
         self.failure: Exception | None = None
+        self.appended: dict[tuple[bytes, PublicKey], Envelope[Ack]] = {}
         self._store = store
         self._identity = identity
         self._clock = clock
@@ -52,59 +65,117 @@ class Journal:
         Raises:
             StoreError: `store.exists`.
         """
-        nonce = secrets.token_bytes(16)
-        opening = self._seal(Open, {"name": self.name, "nonce": nonce, **fields})
-        self._head = await self._store.create(self.name, opening.raw, state)
+        opening = self._seal(Open, {"name": self.name, **fields})
+        self._head = await self._create(opening.raw, state)
         self._take([opening])
         return opening
 
-    def owe(self, settled: dict[str, Any]) -> None:
-        """Have the next chain record carry a settlement."""
-        self._owed.append(settled)
+    async def go_on(self, seen: bytes | None = None) -> tuple[Sequence[Envelope[Any]], Sequence[State]]:
+        """Read a thread that was begun before, verify it, and return its envelopes and its private state.
+
+        Args:
+            seen: the address of a chain record that the thread must have.
+
+        Raises:
+            StoreError: `store.unknown`; `store.invalid`, the stored thread does not verify; `store.stale`, it has not
+                the record that was seen, or less than its private state knows of.
+            Superseded: the thread is another key's.
+        """
+        self._head = await self._store.head(self.name)
+        while True:
+            records = await self._store.read(self.name)
+            states = await self._store.states(self.name)
+            before, self._head = self._head, await self._store.head(self.name)
+            if self._head == before:
+                break
+        envelopes: list[Envelope[Any]] = []
+        verifier = Verifier(trust=None, now=self._clock.now_ms(), tip=seen, observe=lambda e, *_: envelopes.append(e))
+        for raw in records:
+            verifier.feed(raw)
+        verdict = verifier.finish()
+        if verdict.integrity != "valid":
+            raise StoreError(
+                f"the stored thread {self.name!r} does not verify, and is left alone: {verdict}", code="store.invalid"
+            )
+        known = {envelope.address for envelope in envelopes}
+        if verdict.completeness == "truncated" or any(state.tip not in known for state in states):
+            raise StoreError(
+                f"the stored thread {self.name!r} lacks records that are known to exist: the store is older than the "
+                "thread; give the store that the run last wrote to",
+                code="store.stale",
+            )
+        self.thread = verifier.thread
+        self._read = len(records)
+        if self.thread.owner != self._identity.public_key:
+            raise Superseded(f"the thread {self.name!r} is of {did_key(self.thread.owner)}, not of this run's key")
+        return envelopes, states
+
+    def carry(self, owed: Iterable[dict[str, Any]]) -> None:
+        """Have the next chain record carry settlements that are durable in the private state."""
+        self._owed += owed
 
     @property
     def owes(self) -> bool:
         """Whether receipts or settlements stand uncommitted."""
         return bool(self._owed or self.thread.standing)
 
-    async def append(self, kind: type[Record], fields: Callable[[], dict[str, Any]], state: bytes) -> Envelope[Any]:
+    async def append(
+        self,
+        kind: type[Record],
+        fields: Callable[[], dict[str, Any]],
+        state: bytes | None = None,
+        settled: Sequence[dict[str, Any]] = (),
+    ) -> Envelope[Any]:
         """Append one chain record that carries what stands and what is owed.
 
         Args:
             kind: the record's model.
             fields: gives its own fields; asked again when the record is signed anew.
             state: the entry of private state that goes with it.
+            settled: settlements that it carries besides those that are owed.
         """
-        (envelope,) = await self.append_all([(kind, fields)], state)
+        (envelope,) = await self.append_all([(kind, fields)], state, settled)
         return envelope
 
     async def append_all(
-        self, records: Sequence[tuple[type[Record], Callable[[], dict[str, Any]]]], state: bytes
+        self,
+        records: Sequence[tuple[type[Record], Callable[[], dict[str, Any]]]],
+        state: bytes | None = None,
+        settled: Sequence[dict[str, Any]] = (),
     ) -> Sequence[Envelope[Any]]:
         """Append several chain records in one commit; the first carries what stands and what is owed."""
         async with self._lock:
-            envelopes = await self._commit(lambda: self._chain(records), state)
+            while len(self._owed) > _MOST_OWED:
+                await self._flush()
+            envelopes = await self._commit(lambda: self._chain(records, (*self._owed, *settled)), state)
             self._owed.clear()
             return envelopes
 
     async def receive(self, receipts: Sequence[Envelope[Any]], state: bytes | None) -> None:
-        """Append receipts, of which the first may be another's; a settle goes first where too many would stand."""
+        """Append receipts, of which the first may be another's; a settle goes first where too many would stand.
+
+        A receipt that its signer has appended itself meanwhile is there already.
+        """
         async with self._lock:
             if len(self.thread.standing) + len(receipts) > _MOST_STANDING:
                 await self._flush()
-            await self._commit(lambda: receipts, state)
+            await self._commit(lambda: [one for one in receipts if not self._stands(one)], state)
 
-    async def note(self, state: bytes) -> None:
-        """Make an entry of private state durable; a settle goes first where too much would be owed."""
+    async def note(self, state: bytes, settled: Sequence[dict[str, Any]] = ()) -> None:
+        """Make an entry of private state durable, and owe the thread the settlements that it knows.
+
+        A settle goes first where too much is owed already.
+        """
         async with self._lock:
-            if len(self._owed) >= _MOST_OWED:
+            while len(self._owed) >= _MOST_OWED:
                 await self._flush()
             await self._commit(lambda: (), state)
+            self._owed += settled
 
     async def settle(self) -> None:
         """Append a settle, if anything stands uncommitted."""
         async with self._lock:
-            if self.owes:
+            while self.owes:
                 await self._flush()
 
     async def refresh(self) -> None:
@@ -125,23 +196,26 @@ class Journal:
         return self._seal(kind, {"thread": self.thread.address, **fields})
 
     async def _flush(self) -> None:
-        await self._commit(lambda: self._chain([(Settle, dict)]), None)
-        self._owed.clear()
+        carried = self._owed[:_MOST_OWED]
+        await self._commit(lambda: self._chain([(Settle, dict)], carried), None)
+        del self._owed[: len(carried)]
 
-    def _chain(self, records: Iterable[tuple[type[Record], Callable[[], dict[str, Any]]]]) -> list[Envelope[Any]]:
-        links = self.thread.links()
-        links["settled"] = tuple(self._owed) or None
+    def _chain(
+        self,
+        records: Iterable[tuple[type[Record], Callable[[], dict[str, Any]]]],
+        settled: Sequence[dict[str, Any]],
+    ) -> list[Envelope[Any]]:
+        links = {**self.thread.links(), "settled": tuple(settled) or None}
         envelopes = []
         for kind, fields in records:
-            own = fields()
-            settled = (*(links["settled"] or ()), *own.pop("settled", ())) or None
-            envelope = self._seal(kind, {**links, **own, "settled": settled})
+            envelope = self._seal(kind, {**links, **fields()})
             envelopes.append(envelope)
-            links = {
-                "thread": links["thread"], "seq": links["seq"] + 1, "prev": envelope.address,
-                "receipts": None, "settled": None,
-            }  # fmt: skip
+            links = {"thread": links["thread"], "seq": links["seq"] + 1, "prev": envelope.address}
         return envelopes
+
+    def _stands(self, receipt: Envelope[Any]) -> bool:
+        own = self.appended.get((receipt.record.message, receipt.signer)) if receipt.kind == "ack" else None
+        return own is not None and own.address == receipt.address
 
     def _seal(self, kind: type[Record], fields: dict[str, Any]) -> Envelope[Any]:
         signed = sign_record(kind, self._identity, sent_at=self._clock.now_ms(), **fields)
@@ -152,6 +226,8 @@ class Journal:
             if self.failure is not None:
                 raise self.failure
             envelopes, before = make(), self._head
+            if not envelopes and state is None:
+                return envelopes
             try:
                 head = await self._send([envelope.raw for envelope in envelopes], state)
             except StoreError as error:
@@ -171,14 +247,10 @@ class Journal:
             return envelopes
 
     async def _send(self, records: Sequence[bytes], state: bytes | None) -> Head:
-        """Commit, and where the store cannot say what became of it, send the same bytes again (rule S6)."""
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._store.commit(self.name, self._head, records, state)
-            except StoreError as error:
-                if error.code != "store.in_doubt":
-                    raise
-        return await self._store.commit(self.name, self._head, records, state)
+        return await _sent(lambda: self._store.commit(self.name, self._head, records, state))
+
+    async def _create(self, opening: bytes, state: bytes) -> Head:
+        return await _sent(lambda: self._store.create(self.name, opening, state))
 
     async def _reload(self) -> None:
         """Take in what others appended, or learn that the thread is no longer this run's (rule R37)."""
@@ -200,8 +272,22 @@ class Journal:
             raise Superseded(f"the key of this run is no longer a moderator of the thread {self.name!r}")
         if self.thread.outcome is not None:
             raise Superseded(f"another moderator sealed the thread {self.name!r} as {self.thread.outcome}")
+        for envelope in new:
+            if envelope.kind == "ack":
+                self.appended[envelope.record.message, envelope.signer] = envelope
 
     def _take(self, envelopes: Iterable[Envelope[Any]]) -> None:
         for envelope in envelopes:
             self.thread.apply(envelope)
             self._read += 1
+
+
+async def _sent(send: Callable[[], Awaitable[Head]]) -> Head:
+    """Send a commit, and where the store cannot say what became of it, send the same bytes again (rule S6)."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await send()
+        except StoreError as error:
+            if error.code != "store.in_doubt":
+                raise
+    return await send()

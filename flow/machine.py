@@ -25,6 +25,23 @@ Slot = Literal["guard", "on_exit", "on_entry"]
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """What a step failed of, as data that survives its process.
+
+    Attributes:
+        step: the path of the step, its elements joined by `/`.
+        error: the name of the exception's type.
+        text: its words.
+        attempts: how often an action was started, or None for never.
+    """
+
+    step: str
+    error: str
+    text: str
+    attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """What a guard or an action is told besides the record (rule M13).
 
@@ -40,7 +57,7 @@ class Call:
     key: bytes
     attempt: int = 1
     message: Any = None
-    failure: Any = None
+    failure: Failure | None = None
 
 
 Guard = Callable[[Any, Call], bool | Awaitable[bool]]
@@ -63,6 +80,11 @@ class Transition:
     guard: Guard | None = None
     on_exit: Action | None = None
     on_entry: Action | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether firing it may change the record."""
+        return self.on_exit is not None or self.on_entry is not None
 
 
 class Machine:

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from envelope import Ack, Envelope, Message, ThreadVerdict, verify_thread
 from envelope.threadfile import write_records
+from flow.machine import Failure
 from flow.store import ThreadStore
 
 
@@ -15,11 +16,13 @@ class Outcome:
     """What became of a step.
 
     Attributes:
-        step: its id.
-        status: where it brought the run.
-        message: what it said, or None for a step that is not gated.
-        acks: the last ack of each recipient, by name.
+        step: its path, the elements joined by `/`; for a step of the plan itself, its id.
+        status: where the run stood afterwards.
+        message: what it said, or None for a step that said nothing.
+        acks: the last ack of each recipient, and of each approver who decided, by name.
         attempts: how often its action was started; None for never.
+        became: what the thread says of it.
+        failure: what it failed of, if it did.
     """
 
     step: str
@@ -27,6 +30,8 @@ class Outcome:
     message: Envelope[Message] | None = None
     acks: Mapping[str, Envelope[Ack]] = field(default_factory=dict)
     attempts: int | None = None
+    became: Literal["succeeded", "approved", "failed", "skipped"] = "succeeded"
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class ThreadCopy:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that came to its end: the status and record reached, each step's outcome by id, and the sealed thread."""
+    """A run that came to its end: the status and record reached, each step's outcome by its path, and the sealed thread."""
 
     status: str
     record: Any

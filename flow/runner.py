@@ -1,49 +1,67 @@
-"""The scheduler: one step after the other, each told, acknowledged and fired in the order that `spec/flow.md` sets.
+"""The scheduler: one unit of a plan after the other, each told, acknowledged and fired in the order that `spec/flow.md`
+sets.
 
-A step's three commits are (a) its message, (b) each ack with its ruling, (c) its outcome. Whatever ends a run early
-goes through one of two doors: `_decided` seals the thread, `_paused` leaves it open and well formed.
+A unit's three commits are (a) its messages, (b) each ack with its ruling, (c) its outcome. What is durable of a run
+that was cut off is its `History`: a unit whose outcome is recorded is not taken again, and one that was under way goes
+on behind its last commit. What ends a run early is `flow.endings`'.
 """
 
-import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from inspect import isawaitable
+from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal
 
 import anyio
 
-from envelope import Ack, Card, Envelope, EnvelopeError, Identity, Message, PublicKey, Seal, address
-from envelope.cbor import encode
+from envelope import (
+    Ack,
+    Card,
+    Envelope,
+    EnvelopeError,
+    Identity,
+    Message,
+    PublicKey,
+    Seal,
+    address_text,
+    did_key,
+)
+from flow import errors
 from flow.budget import Limits
 from flow.bus import MACHINE_MOVE, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
 from flow.clock import Clock
+from flow.endings import Asked, Endings, Settlements, words
 from flow.errors import (
-    AckTimeout,
-    Escalated,
     FlowError,
-    HeartbeatError,
+    InDoubt,
     InvalidThread,
+    MachineError,
     NoTransition,
     OverBudget,
-    Rejected,
+    PlanError,
     StepFailed,
     StoreError,
     Superseded,
 )
-from flow.gate import Ending, Gate
+from flow.firing import Firing, Hit, Shot, Unfired, call_key
+from flow.gate import Ask, Gate
 from flow.heartbeat import Monitor
 from flow.journal import Journal
-from flow.machine import Call, Machine, Slot, Transition
+from flow.machine import Call, Failure, Machine, Transition, check_record
 from flow.peers import Judge, Peer
-from flow.plan import Draft, Plan, Step
+from flow.plan import Draft, Loop, Plan, Step, Unit
+from flow.progress import Entry, History, Path, Phase, Trace, entry, read_entry
+from flow.pulse import Pulse
+from flow.recording import Shape
 from flow.run import Outcome, Run, ThreadCopy
+from flow.schedule import Schedule
 from flow.store import ThreadStore
 
-_log = logging.getLogger(__name__)
-
-_LONGEST_TEXT: Final = 4096
-
-T = TypeVar("T")
+Word = Literal["again", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,79 +81,236 @@ class Cast:
     heartbeat: Monitor | None
     clock: Clock
 
+    def members(self) -> list[dict[str, Any]]:
+        """The members of the run's thread, ascending by key."""
+        own = {"key": self.identity.public_key, "role": "moderator", "name": self.member}
+        members = [
+            {**own, "card": self.card.envelope.address},
+            *({"key": peer.key, "role": "member", "name": name} for name, peer in self.peers.items()),
+            *({"key": key, "role": "approver", "name": name} for name, key in self.approvers.items()),
+        ]
+        return sorted(members, key=lambda member: bytes(member["key"]))
+
+
+class Fault(Exception):
+    """A failure that a fallback may handle; until one does, the failing steps' settlements go up with it."""
+
+    def __init__(self, failure: Failure, text: str, cause: Exception | None, settled: Settlements = ()) -> None:
+        super().__init__(text)
+        self.failure = failure
+        self.text = text
+        self.cause = cause
+        self.settled = settled
+
+
+@dataclass(slots=True)
+class Turn:
+    """A unit under way.
+
+    Attributes:
+        paths: of its steps.
+        traces: what was durable of each before this run went on.
+        handles: the failure that it handles.
+        before: status, record and the record's text, to which a failure returns.
+        target: the status it leads to; row: the row there, or None where the run stands there already.
+        messages: of each step, if it says something; acks: of each, once asked.
+        approved: whether the approvers have accepted, where a message was handed to them.
+        attempt: the number of the attempt that may have begun; attempts: how often each step started an action.
+        words: what the caller said of actions in doubt, by path.
+        move: source and trigger of the row that was fired.
+    """
+
+    unit: Unit
+    paths: Sequence[Path]
+    traces: Sequence[Trace]
+    handles: Failure | None
+    before: tuple[str, Any, str]
+    target: str = ""
+    row: Transition | None = None
+    messages: Sequence[Envelope[Message]] = ()
+    acks: Sequence[Mapping[str, Envelope[Ack]]] = ()
+    approved: bool = False
+    attempt: int = 0
+    attempts: Sequence[int | None] = ()
+    words: Mapping[str, Word] = field(default_factory=dict)
+    move: Sequence[str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The steps' paths as text."""
+        return ", ".join(map(joined, self.paths))
+
+    def settlements(self, outcome: str, status: str) -> list[dict[str, Any]]:
+        """Return the entries that settle the unit, and the escalations of its messages."""
+        entries: list[dict[str, Any]] = []
+        for place, (path, trace) in enumerate(zip(self.paths, self.traces, strict=True)):
+            what: dict[str, Any] = {"message": self.messages[place].address} if self.messages else {"step": path}
+            said = {"outcome": outcome, "status": status}
+            if (escalation := trace.escalation) is not None:
+                entries.append({"message": escalation.address, "outcome": "succeeded" if self.approved else "failed"})
+                if outcome == "succeeded":
+                    said |= {"outcome": "approved", "by": escalation.address}
+            attempts = self.attempts[place] if self.attempts else None
+            word = self.words.get(joined(path))
+            result = None if word is None else f"the action was cut off in an earlier attempt; the caller said: {word}"
+            known = {"attempts": attempts, "result": result}
+            entries.append({**what, **said, **{name: value for name, value in known.items() if value is not None}})
+        return entries
+
+
+def joined(path: Path) -> str:
+    """Return a path as text."""
+    return "/".join(path)
+
 
 class Runner:
-    """One run of a plan; `go` is called once."""
+    """One run of a plan; `go` is called once.
+
+    Args:
+        plan_address: of the plan's document.
+        record: what is worked on, or, for a run that goes on, any record of its type.
+    """
 
     def __init__(self, cast: Cast, name: str, plan: Plan, plan_address: bytes, machine: Machine, record: Any) -> None:
         self._cast = cast
         self._plan = plan
         self._plan_address = plan_address
         self._machine = machine
+        self._shape = Shape(record)
         self._status = machine.initial
         self._record = record
+        self._text = self._shape.dump(record)
+        self._run = secrets.token_bytes(8)
+        self._history = History()
         self._journal = Journal(cast.store, name, cast.identity, cast.clock)
+        self._gate = Gate(self._journal, cast.judge, cast.bus, cast.clock)
+        self._endings = Endings(self._journal, cast.approvers, cast.room, self._sealed, self._delivered)
+        self._pulse = Pulse(cast.heartbeat, f"{cast.identity.did}:{name}", cast.clock)
+        self._said: dict[bytes, tuple[Path, Envelope[Message]]] = {}
         self._outcomes: dict[str, Outcome] = {}
-        self._step: Step | None = None
-        self._attempts: int | None = None
-        self._move: dict[str, str] | None = None
-        self._beats = f"{cast.identity.did}:{name}"
+        self._acks: dict[bytes, Mapping[str, Envelope[Ack]]] = {}
+        self._words: Mapping[str, Word] = {}
+        self._at: str | None = None
+        self._turn: Turn | None = None
 
-    async def go(self) -> Run:
-        """Run the plan to its end.
+    async def start(self, nonce: bytes, follows: bytes | None) -> Run:
+        """Run the plan from its beginning to its end.
+
+        Args:
+            nonce: 16 bytes that make the thread another one than any before.
+            follows: the address of an earlier thread, or None.
 
         Raises:
             FlowError: as `spec/flow.md`, "Endings", says, with status, record, step and thread as they stood.
             Exception: what a peer, the judge or the store raised, with a note that names step and thread.
         """
+        return await self._to_the_end(lambda: self._begin(nonce, follows))
+
+    async def resume(self, words: Mapping[str, Word], seen: bytes | None) -> Run:
+        """Go on with a thread where it was left, and run the plan to its end; raises as `start` does.
+
+        Args:
+            words: for steps whose action is in doubt, by path: fire it `again`, or take it for `done`.
+            seen: the address of a chain record that the thread must have, or None.
+        """
+        return await self._to_the_end(lambda: self._go_on(words, seen))
+
+    async def _to_the_end(self, begin: Callable[[], Awaitable[None]]) -> Run:
         try:
-            await self._begin()
-            for step in self._plan.order:
-                self._step, self._attempts = step, None
-                await _GATES[step.gate](self, step)
-            self._step = None
-            return await self._complete()
-        except Exception as error:
-            where = self._step.id if self._step else None
-            if isinstance(error, FlowError):
-                error.standing(status=self._status, record=self._record, step=where, thread=await self._copy())
+            await begin()
             if self._journal.thread.outcome is None:
-                place = f"in step {where!r}" if where else "between steps"
+                await self._whole_plan()
+            return await self._finished()
+        except Exception as error:
+            if isinstance(error, FlowError):
+                error.standing(status=self._status, record=self._record, step=self._at, thread=await self._copy())
+            if self._journal.thread.outcome is None:
+                place = f"in step {self._at!r}" if self._at else "between steps"
                 error.add_note(f"{place} of the thread {self._journal.name!r}, which this run did not seal")
             raise
         finally:
-            if self._cast.heartbeat is not None:
-                try:
-                    self._cast.heartbeat.forget(self._beats)
-                except Exception:
-                    _log.exception("the monitor failed to forget %s", self._beats)
+            self._pulse.forget()
 
     # Beginning and end
 
-    async def _begin(self) -> None:
-        cast = self._cast
-        members: list[dict[str, Any]] = [
-            {
-                "key": cast.identity.public_key,
-                "role": "moderator",
-                "name": cast.member,
-                "card": cast.card.envelope.address,
-            },
-            *({"key": peer.key, "role": "member", "name": name} for name, peer in cast.peers.items()),
-            *({"key": key, "role": "approver", "name": name} for name, key in cast.approvers.items()),
-        ]
+    async def _begin(self, nonce: bytes, follows: bytes | None) -> None:
         fields = {
-            "members": tuple(sorted(members, key=lambda member: member["key"])),
-            "room": cast.room,
+            "nonce": nonce,
+            "members": tuple(self._cast.members()),
+            "room": self._cast.room,
             "plan": self._plan_address,
-            "limits": cast.limits.document() or None,
+            "limits": self._cast.limits.document() or None,
+            "follows": follows,
         }
-        await self._journal.begin(fields, self._state("begun"))
+        await self._journal.begin(fields, self._entry("begun", plan=self._plan_address, record=self._text))
 
-    async def _complete(self) -> Run:
-        await self._journal.append(
-            Seal, lambda: {"outcome": "completed", "status": self._status}, self._state("completed")
-        )
+    async def _go_on(self, words: Mapping[str, Word], seen: bytes | None) -> None:
+        """Take in what is durable (rules S10 to S16)."""
+        envelopes, states = await self._journal.go_on(seen)
+        entries = [read_entry(state.data, number) for number, state in enumerate(states)]
+        self._check_same_run(entries)
+        self._words = words
+        self._history = History(envelopes, entries, self._cast.identity.public_key)
+        self._journal.carry(self._history.owed())
+        self._load(entries[0])
+        self._remember()
+        if self._journal.thread.outcome is None:
+            if self._journal.thread.role(self._cast.identity.public_key) != "moderator":
+                raise Superseded(f"the key of this run is no moderator of the thread {self._journal.name!r} any more")
+            await self._journal.note(self._entry("resumed"))
+            await self._tell_again([one for one in entries if one.phase != "resumed"][-1])
+        else:
+            self._take_seal(entries[-1])
+
+    def _check_same_run(self, entries: Sequence[Entry]) -> None:
+        opening = self._journal.thread.opening
+        assert opening is not None
+        name = self._journal.name
+        if not entries or entries[0].phase != "begun" or entries[0].record is None:
+            raise StoreError(
+                f"the store holds the thread {name!r}, but not its run's private state: it cannot go on; "
+                "it can be exported, and closed",
+                code="store.state",
+            )
+        if {opening.record.plan, entries[0].plan} != {self._plan_address}:
+            raise FlowError(
+                f"the thread {name!r} was begun with the plan {address_text(opening.record.plan or b'')}, this one is "
+                f"{address_text(self._plan_address)}: resume it with the agent, machine, limits and judge it began with",
+                code="run.plan",
+            )
+        given = [(member["key"], member["role"], member["name"]) for member in self._cast.members()]
+        if given != [(member.key, member.role, member.name) for member in opening.record.members]:
+            raise FlowError(
+                f"the thread {name!r} was begun with other members: resume it with the peers and approvers it has, "
+                "under the names they have there",
+                code="run.peers",
+            )
+        if opening.record.room != self._cast.room:
+            raise FlowError(
+                f"the thread {name!r} is in the room {opening.record.room!r}: resume it there", code="run.room"
+            )
+
+    def _take_seal(self, last: Entry) -> None:
+        """Stand where the run ended; raise what it ended with, unless it was completed."""
+        if last.phase != "sealed" or last.status is None:
+            raise Superseded(f"the thread {self._journal.name!r} is sealed, and not by its run: read it there")
+        self._load(last)
+        self._at = last.step
+        if last.error is not None:
+            kind = getattr(errors, last.error, FlowError)
+            raise kind(last.text or "", code=last.code)
+
+    async def _whole_plan(self) -> None:
+        try:
+            await self._level(self._plan, ())
+        except Fault as fault:
+            self._at = fault.failure.step
+            raise await self._decided(StepFailed(fault.text), "failed", fault.settled) from fault.cause
+        self._at = None
+        state = self._entry("sealed", status=self._status, record=self._text)
+        await self._journal.append(Seal, lambda: {"outcome": "completed", "status": self._status}, state)
+
+    async def _finished(self) -> Run:
         records = tuple(await self._journal.records())
         copy = ThreadCopy(self._journal.name, self._journal.thread.address, records)
         verdict = copy.verify(trust=None, thread=copy.address, now=self._cast.clock.now_ms())
@@ -154,343 +329,468 @@ class Runner:
             return None  # the store's own error is already on its way
         return ThreadCopy(self._journal.name, self._journal.thread.address, records)
 
+    # Units
+
+    async def _level(self, plan: Plan, above: Path) -> None:
+        """Take the units of a plan, one after the other; `above` is the path of the step whose sub-plan it is.
+
+        Raises:
+            Fault: a failure that nothing in this plan handles.
+        """
+        schedule = Schedule(plan)
+        while (unit := schedule.next()) is not None:
+            paths = [(*above, step.id) for step in unit.steps]
+            traces = [self._history.of(path) for path in paths]
+            before = self._status, self._record, self._text
+            turn = Turn(unit, paths, traces, schedule.failure_for(unit.steps[0]), before)
+            self._at, self._turn = turn.name, turn
+            if (done := traces[0].done) is None:
+                await self._take(schedule, turn)
+            elif done.outcome == "succeeded":
+                self._load(done)
+                schedule.succeeded(unit, done.chosen)
+            else:
+                schedule.failed(unit, done.failed_with)
+            if (lost := schedule.lost) is not None:
+                text = f"step {lost.step!r} failed: {lost.error}: {lost.text}; a route skipped the step that handles it"
+                raise Fault(lost, text, None)
+
+    async def _take(self, schedule: Schedule, turn: Turn) -> None:
+        step = turn.unit.steps[0]
+        try:
+            turn.target = step.target or ""
+            if step.sub is not None:
+                turn.target = await self._rounds(turn, step, step.sub)
+            await _GATES[step.gate](self, turn)
+            chosen = await self._route(schedule, turn)
+        except Fault as fault:
+            self._status, self._record, self._text = turn.before
+            turn.move = None
+            settled = [*fault.settled, *turn.settlements("failed", self._status)]
+            if not schedule.catches(turn.unit):
+                raise Fault(fault.failure, fault.text, fault.cause, settled) from fault
+            settled += self._skips(turn, schedule.failed(turn.unit, fault.failure))
+            await self._done(turn, settled, outcome="failed", failure=asdict(fault.failure))
+        else:
+            settled = turn.settlements("succeeded", self._status)
+            settled += self._skips(turn, schedule.succeeded(turn.unit, chosen))
+            await self._done(turn, settled, outcome="succeeded", chosen=chosen)
+
+    def _skips(self, turn: Turn, steps: Sequence[Step]) -> list[dict[str, Any]]:
+        return [{"step": (*turn.paths[0][:-1], step.id), "outcome": "skipped", "status": self._status} for step in steps]
+
+    async def _rounds(self, turn: Turn, step: Step, sub: Plan) -> str:
+        """Run the sub-plan of a step, as often as its loop says; return the status that it ends in."""
+        path, number = turn.paths[0], 1
+        while True:
+            inside = path if number == 1 else (*path[:-1], f"{path[-1]}#{number}")
+            self._status, self._record = self._machine.initial, deepcopy(self._record)
+            await self._level(sub, inside)
+            self._at = turn.name
+            if step.loop is None or number == step.loop.max or not await self._again(turn, step.loop, inside, number):
+                break
+            number += 1
+        status, self._status = self._status, turn.before[0]
+        return status
+
+    async def _again(self, turn: Turn, loop: Loop, inside: Path, number: int) -> bool:
+        if (known := turn.traces[0].rounds.get(number)) is not None:
+            return known
+        call = Call(inside, call_key(self._journal.thread.address, inside, "loop"), failure=turn.handles)
+        try:
+            again = loop.guard(deepcopy(self._record), call)
+            again = await again if isawaitable(again) else again
+            if not isinstance(again, bool):
+                raise MachineError(f"the loop's guard returned {again!r}: return True or False", code="machine.guard")
+        except Exception as error:
+            raise self._fault(turn.paths[0], "loop's guard", error) from error
+        await self._journal.note(self._entry("round", at=turn.paths, round=number, again=again))
+        return again
+
     # The three gates
 
-    async def _before(self, step: Step) -> None:
+    async def _before(self, turn: Turn) -> None:
         """Told and acknowledged, then fired (rules R6 to R22)."""
-        row = await self._row(step)
-        draft = await self._draft(step)
-        await self._afford(step, _size(draft))
-        message = await self._say(step, draft, "request", "sent")
-        acks = await self._acknowledged(step, message)
-        await self._fire(step, row, message)
-        await self._done(step, message, acks)
+        await self._aim(turn)
+        if not await self._said_already(turn):
+            drafts = await self._drafts(turn)
+            await self._afford(turn, drafts)
+            await self._say(turn, drafts, "request", None)
+        if await self._acknowledged(turn, attempt=1):
+            turn.attempt = 1
+        await self._fire(turn)
 
-    async def _after(self, step: Step) -> None:
+    async def _after(self, turn: Turn) -> None:
         """Fired, then reported and acknowledged (rules R23 to R25)."""
-        row = await self._row(step)
-        await self._afford(step, 0)
-        await self._journal.note(self._state("firing"))
-        await self._fire(step, row, None)
-        draft = await self._draft(step)
-        await self._afford(step, _size(draft), fired=True)
-        message = await self._say(step, draft, "assert", "fired")
-        acks = await self._acknowledged(step, message)
-        await self._done(step, message, acks)
+        await self._aim(turn)
+        fired = turn.traces[0].fired
+        if fired is None:
+            await self._afford(turn, ())
+            await self._fire(turn)
+            drafts = await self._drafts(turn)
+            await self._afford(turn, drafts, fired=True)
+            state = self._entry(
+                "fired", at=turn.paths, status=self._status, record=self._text, attempts=turn.attempts[0], move=turn.move
+            )
+            await self._say(turn, drafts, "assert", state)
+        else:
+            self._load(fired)
+            turn.attempts, turn.move = [fired.attempts], fired.move
+            await self._said_already(turn)
+        if turn.move is not None:
+            await self._tell_move(turn.paths, turn.move)
+            turn.move = None
+        await self._acknowledged(turn, attempt=None)
 
-    async def _none(self, step: Step) -> None:
+    async def _none(self, turn: Turn) -> None:
         """Fired, and entered in the thread without a message (rule R26)."""
-        row = await self._row(step)
-        await self._journal.note(self._state("firing"))
-        await self._fire(step, row, None)
-        await self._done(step, None, {})
+        await self._aim(turn)
+        await self._fire(turn)
 
-    # The parts of a step
+    # The parts of a unit
 
-    async def _row(self, step: Step) -> Transition:
-        rows = self._machine.rows_to(self._status, step.target)
+    async def _aim(self, turn: Turn) -> None:
+        if turn.unit.steps[0].sub is not None and turn.target == self._status:
+            return
+        rows = self._machine.rows_to(self._status, turn.target)
         if len(rows) != 1:
             error = NoTransition(
-                f"{len(rows)} rows lead from {self._status!r} to {step.target!r}, the target of step {step.id!r}: "
+                f"{len(rows)} rows lead from {self._status!r} to {turn.target!r}, the target of step {turn.name!r}: "
                 "a run takes the only one"
             )
             raise await self._decided(error, "failed")
-        return rows[0]
+        turn.row = rows[0]
 
-    async def _draft(self, step: Step) -> Draft:
-        try:
-            return await step.draft(self._record)
-        except Exception as error:
-            raise await self._failed(step, "payload", error, None) from error
+    async def _drafts(self, turn: Turn) -> Sequence[Draft]:
+        drafts = []
+        for path, step in zip(turn.paths, turn.unit.steps, strict=True):
+            try:
+                drafts.append(await step.draft(self._record))
+            except Exception as error:
+                raise self._fault(path, "payload", error) from error
+        return drafts
 
-    async def _afford(self, step: Step, payload_bytes: int, *, fired: bool = False) -> None:
+    async def _afford(self, turn: Turn, drafts: Sequence[Draft], *, fired: bool = False) -> None:
         thread = self._journal.thread
-        if not self._cast.limits.fits(thread.used_bytes, thread.used_messages, payload_bytes, 1):
+        size = sum(len(draft.payload.encode()) for draft in drafts)
+        if not self._cast.limits.fits(thread.used_bytes, thread.used_messages, size, len(turn.paths)):
             error = OverBudget(
-                f"step {step.id!r} would say {payload_bytes} bytes more; said so far: {thread.used_bytes} bytes in "
-                f"{thread.used_messages} messages; the limits are {self._cast.limits}"
+                f"step {turn.name!r} would say {size} bytes more in {len(turn.paths)} messages; said so far: "
+                f"{thread.used_bytes} bytes in {thread.used_messages} messages; the limits are {self._cast.limits}"
             )
-            settled = [self._settlement(step, None, "failed")] if fired else []
+            settled = turn.settlements("failed", self._status) if fired else ()
             raise await self._decided(error, "over_budget", settled)
 
-    async def _say(self, step: Step, draft: Draft, intent: str, phase: str) -> Envelope[Message]:
-        """Commit (a): the step's message is durable, then told."""
-        recipients = self._recipients(step)
-        fields = {
+    async def _said_already(self, turn: Turn) -> bool:
+        """Take up the messages that were durable before this run went on, and tell of them again."""
+        messages = [trace.message for trace in turn.traces if trace.message is not None]
+        if not messages:
+            return False
+        turn.messages = messages
+        for trace in turn.traces:
+            for message in filter(None, (trace.message, trace.escalation)):
+                await self._delivered(message)
+        return True
+
+    async def _say(self, turn: Turn, drafts: Sequence[Draft], intent: str, state: bytes | None) -> None:
+        """Commit (a): the unit's messages are durable, then told."""
+        steps = zip(turn.unit.steps, turn.paths, drafts, strict=True)
+        records = [(Message, partial(self._message, step, path, draft, intent)) for step, path, draft in steps]
+
+        async def append() -> Sequence[Envelope[Message]]:
+            return await self._journal.append_all(records, state)
+
+        try:
+            try:
+                turn.messages = await append()
+            except EnvelopeError as error:
+                if error.code != "size.envelope" or not self._journal.owes:
+                    raise
+                await self._journal.settle()  # what a message would have carried, so that it has the room itself
+                turn.messages = await append()
+        except EnvelopeError as error:
+            raise self._fault(turn.paths[0], "payload", error) from error
+        except StoreError as error:
+            recipients = {name: peer.key for step in turn.unit.steps for name, peer in self._recipients(step).items()}
+            if error.code != "store.refused" or not (unable := self._gate.unable(recipients)):
+                raise
+            settled = turn.settlements("failed", self._status)
+            raise await self._decided(unable[0], "failed", settled) from error
+        for path, message in zip(turn.paths, turn.messages, strict=True):
+            self._said[message.address] = path, message
+            await self._delivered(message)
+
+    def _message(self, step: Step, path: Path, draft: Draft, intent: str) -> dict[str, Any]:
+        number, message_id = 1, step.id
+        while self._journal.thread.has_id(message_id):
+            number += 1
+            message_id = f"{step.id}#{number}"
+        return {
+            "id": message_id,
             "intent": intent,
             "ack_required": True if intent == "assert" else None,
             "epistemic": draft.epistemic,
             "payload": draft.payload,
             "media_type": None if draft.media_type == "text/plain" else draft.media_type,
-            "to": tuple(sorted(peer.key for peer in recipients.values())),
+            "to": tuple(sorted(peer.key for peer in self._recipients(step).values())),
             "room": self._cast.room,
-            "step": (step.id,),
+            "step": path,
             "capability": step.capability,
             "confidence": draft.confidence,
             "context": draft.context or None,
             "provenance": draft.provenance,
         }
 
-        async def append() -> Envelope[Message]:
-            return await self._journal.append(
-                Message, lambda: {"id": self._unused_id(step.id), **fields}, self._state(phase)
-            )
-
-        try:
-            try:
-                message = await append()
-            except EnvelopeError as error:
-                if error.code != "size.envelope" or not self._journal.owes:
-                    raise
-                await self._journal.settle()  # what the message would have carried, so that it has the room itself
-                message = await append()
-        except EnvelopeError as error:
-            raise await self._failed(step, "payload", error, None) from error
-        except StoreError as error:
-            if error.code != "store.refused" or not (unable := self._gate(step).unable(recipients)):
-                raise
-            raise await self._decided(unable[0], "failed", [self._settlement(step, None, "failed")]) from error
-        await self._tell_move()
-        await self._emit(MESSAGE_DELIVERED, message.address, message=message)
-        return message
-
-    def _unused_id(self, step: str) -> str:
-        number, candidate = 1, step
-        while self._journal.thread.has_id(candidate):
-            number += 1
-            candidate = f"{step}#{number}"
-        return candidate
-
     def _recipients(self, step: Step) -> dict[str, Peer]:
         return {name: self._cast.peers[name] for name in step.to or self._cast.peers}
 
-    async def _acknowledged(self, step: Step, message: Envelope[Message]) -> Mapping[str, Envelope[Ack]]:
-        """Commits (b): return the acks once every recipient has accepted and is confirmed."""
-        recipients = self._recipients(step)
-        ending = await self._beating(lambda: self._gate(step).ask(message, recipients))
-        if len(ending.confirmed) == len(recipients):
-            return MappingProxyType(ending.acks)
-        try:
-            error = await self._verdict_on(step, message, ending)
-        except Exception as instead:
-            error = instead
-        for other in _besides(error, ending):
-            error.add_note(f"besides: {other}")
-        raise error
-
-    def _gate(self, step: Step) -> Gate:
-        return Gate(
-            journal=self._journal,
-            judge=self._cast.judge,
-            bus=self._cast.bus,
-            clock=self._cast.clock,
-            corrections=step.corrections,
-            timeout=step.ack_timeout,
-            state=lambda last: self._state("confirmed") if last else None,
-        )
-
-    async def _verdict_on(self, step: Step, message: Envelope[Message], ending: Ending) -> Exception:
-        """Return what ends the run after asking: the first of rejected, failed, escalated, timed out (rule R41)."""
-        if self._journal.failure is not None:
-            return self._journal.failure
-        if ending.rejections:
-            rejected = Rejected(f"step {step.id!r}: {ending.rejections[0]}")
-            settled = [self._settlement(step, message, "failed")]
-            return await self._decided(rejected, "rejected", settled, reason=ending.rejections[0])
-        if ending.unable:
-            return await self._decided(ending.unable[0], "failed", [self._settlement(step, message, "failed")])
-        if ending.errors:
-            return await self._paused(ending.errors[0])
-        if ending.escalations:
-            return await self._escalated(step, message, next(iter(ending.escalations.values())))
-        names = ", ".join(ending.silent)
-        return await self._paused(
-            AckTimeout(
-                f"step {step.id!r}: no confirmed ack of {names} within {step.ack_timeout} s; the thread is open, "
-                "and can still be sealed, or read from its store"
+    async def _acknowledged(self, turn: Turn, attempt: int | None) -> bool:
+        """Commits (b): return once everybody has accepted and is confirmed; whether that became so just now."""
+        asks = [
+            Ask(
+                message=message,
+                peers=self._recipients(step),
+                corrections=step.corrections,
+                timeout=step.ack_timeout,
+                answers=self._history.answers_to(message),
+                escalation=trace.escalation,
+                approvals=self._history.answers_to(trace.escalation),
+                approvers=self._cast.approvers,
             )
-        )
+            for step, message, trace in zip(turn.unit.steps, turn.messages, turn.traces, strict=True)
+        ]
+        confirmed = self._entry("confirmed", at=turn.paths, attempt=attempt)
+        endings = await self._pulse.during(lambda: self._gate.ask(asks, confirmed))
+        turn.acks = [MappingProxyType(ending.acks) for ending in endings]
+        for message, acks in zip(turn.messages, turn.acks, strict=True):
+            self._acks[message.address] = acks
+        if all(ending.complete for ending in endings):
+            turn.approved = True
+            return not all(ask.complete for ask in asks)
+        asked = [
+            Asked(joined(path), ask.message, ending, ask.timeout)
+            for path, ask, ending in zip(turn.paths, asks, endings, strict=True)
+        ]
+        settled = turn.settlements("failed", self._status)
+        raise await self._endings.unconfirmed(asked, self._status, settled)
 
-    async def _fire(self, step: Step, row: Transition, message: Envelope[Message] | None) -> None:
-        thread = self._journal.thread.address
+    async def _fire(self, turn: Turn) -> None:
+        if turn.row is None:
+            turn.attempts = [None] * len(turn.paths)
+            return
+        interrupted = turn.traces[0].attempt > 0
+        if interrupted:
+            turn.words = self._words_on(turn)
+            turn.attempt = turn.traces[0].attempt + 1
+            await self._begin_attempt(turn, turn.attempt)
+        elif not turn.attempt:
+            turn.attempt = 1
+            await self._begin_attempt(turn, 1)
+        row, source = turn.row, self._status
+        shots = [
+            Shot(step, path, row, message.record if message else None, turn.handles, turn.attempt, interrupted)
+            for step, path, message in zip_longest(turn.unit.steps, turn.paths, turn.messages)
+        ]
+        results = await self._pulse.during(lambda: self._shoot(turn, shots))
+        turn.attempts = [one.attempts for one in results]
+        if failed := [one for one in results if isinstance(one, Unfired)]:
+            first = failed[0]
+            for other in failed[1:]:
+                first.cause.add_note(f"besides: {type(other.cause).__name__}: {words(other.cause)}")
+            path = turn.paths[results.index(first)]
+            raise self._fault(path, "transition", first.cause, first.attempts) from first.cause
+        await self._take_records(turn, [one.record for one in results if isinstance(one, Hit)])
+        self._status = row.target
+        turn.move = source, row.trigger
 
-        def call(slot: Slot) -> Call:
-            if slot != "guard":
-                self._attempts = 1
-            key = address(encode([thread, [step.id], slot]))
-            return Call(step=(step.id,), key=key, message=message.record if message else None)
+    async def _shoot(self, turn: Turn, shots: Sequence[Shot]) -> Sequence[Hit | Unfired]:
+        """Fire all at once, each on its own copy; a failure does not cut the others short."""
+        results: dict[int, Hit | Unfired] = {}
+        stops: list[BaseException] = []
 
-        before = self._status
-        try:
-            self._status, self._record = await self._beating(
-                lambda: self._machine.fire(self._status, self._record, row, call)
-            )
-        except Exception as error:
-            raise await self._failed(step, "transition", error, message) from error
-        self._move = {"step": step.id, "source": before, "trigger": row.trigger, "target": self._status}
-
-    async def _done(self, step: Step, message: Envelope[Message] | None, acks: Mapping[str, Envelope[Ack]]) -> None:
-        """Commit (c): the outcome is durable, then told."""
-        self._journal.owe(self._settlement(step, message, "succeeded"))
-        await self._journal.note(self._state("done"))
-        outcome = Outcome(step.id, self._status, message, acks, self._attempts)
-        self._outcomes[step.id] = outcome
-        await self._tell_move()
-        await self._emit(STEP_COMPLETED, message.address if message else None, outcome=outcome)
-
-    # Endings
-
-    async def _failed(self, step: Step, what: str, error: Exception, message: Envelope[Message] | None) -> FlowError:
-        text = f"step {step.id!r}: its {what} failed: {type(error).__name__}: {_words(error)}"
-        return await self._decided(StepFailed(text), "failed", [self._settlement(step, message, "failed")], reason=text)
-
-    async def _decided(
-        self, error: FlowError, outcome: str, settled: list[dict[str, Any]] | None = None, reason: str | None = None
-    ) -> FlowError:
-        """Seal the thread: this run is over for good. Return what is to be raised."""
-        for entry in settled or ():
-            self._journal.owe(entry)
-        fields = {"outcome": outcome, "status": self._status, "reason": _cut(reason or str(error.args[0]))}
-        await self._journal.append(Seal, lambda: dict(fields), self._state(outcome))
-        await self._tell_move()
-        return error
-
-    async def _paused(self, error: Exception) -> Exception:
-        """Leave the thread open, with all that came committed. Return what is to be raised."""
-        if self._journal.failure is None:
+        async def shoot(place: int, shot: Shot) -> None:
             try:
-                await self._journal.settle()
-            except Superseded:
-                raise
-            except Exception as second:
-                error.add_note(f"besides: {type(second).__name__}: {second}")
-        return error
+                results[place] = await self._shot(turn, shot)
+            except BaseException as stop:  # a task group would wrap it
+                stops.append(stop)
+                if isinstance(stop, anyio.get_cancelled_exc_class()):
+                    raise
 
-    async def _escalated(self, step: Step, message: Envelope[Message], error: Escalated) -> FlowError:
-        """Hand the message to the approvers, and leave the thread open (rules R42 to R44)."""
-        if not self._approvers():
-            error.add_note("the run has no approvers, so nobody was asked: give it approvers, or decide for yourself")
-            return error
-        text = _cut(_words(error.args[0]) if error.args else "")
+        if len(shots) == 1:
+            return [await self._shot(turn, shots[0])]
+        async with anyio.create_task_group() as group:
+            for place, shot in enumerate(shots):
+                group.start_soon(shoot, place, shot)
+        if stops:
+            raise stops[0]
+        return [results[place] for place in range(len(shots))]
 
-        def escalation_fields() -> dict[str, Any]:
-            if self._journal.thread.is_declined(message.address):
-                raise Rejected(f"step {step.id!r}: a recipient declined in the thread itself, so nothing is escalated")
-            return {
-                "id": f"{message.record.id}#escalate",
-                "intent": "escalate",
-                "epistemic": "assumed",
-                "payload": text,
-                "to": self._approvers(),
-                "room": self._cast.room,
-                "reply_to": message.address,
-            }
-
+    async def _shot(self, turn: Turn, shot: Shot) -> Hit | Unfired:
+        if turn.words.get(joined(shot.path)) == "done":
+            return Hit(deepcopy(self._record), shot.attempt - 1)
+        firing = Firing(self._machine, self._journal.thread.address, self._cast.clock)
         try:
-            await self._journal.refresh()
-            escalation = await self._journal.append(Message, escalation_fields, self._state("escalated"))
-        except Rejected as rejected:
-            return await self._decided(rejected, "rejected", [self._settlement(step, message, "failed")])
-        except StoreError as refused:
-            if refused.code != "store.refused":
-                raise
-            error.add_note(f"nobody was asked: {refused}")
-            return error
-        await self._emit(MESSAGE_DELIVERED, escalation.address, message=escalation)
-        return error
+            return await firing.fire(self._status, self._record, shot, partial(self._begin_attempt, turn))
+        except Unfired as failed:
+            return failed
 
-    def _approvers(self) -> tuple[PublicKey, ...]:
-        """The keys of the approvers who have not left, ascending."""
-        role = self._journal.thread.role
-        return tuple(sorted(key for key in self._cast.approvers.values() if role(key) == "approver"))
+    async def _begin_attempt(self, turn: Turn, attempt: int) -> None:
+        turn.attempt = attempt
+        await self._journal.note(self._entry("firing", at=turn.paths, attempt=attempt))
 
-    # Small things
+    def _words_on(self, turn: Turn) -> Mapping[str, Word]:
+        """Return what the caller said of actions that were cut off and are to run once (rule R57)."""
+        once = [joined(path) for step, path in zip(turn.unit.steps, turn.paths, strict=True) if step.once]
+        if unsaid := [path for path in once if path not in self._words]:
+            raise InDoubt(
+                f"step {unsaid[0]!r} was cut off while its action ran, which is to run once, so it may be done or not: "
+                f"find out, and resume with {{{unsaid[0]!r}: 'again'}} to fire it again, or 'done' to go on without"
+            )
+        return {path: self._words[path] for path in once}
 
-    def _settlement(self, step: Step, message: Envelope[Message] | None, outcome: str) -> dict[str, Any]:
-        what = {"message": message.address} if message else {"step": (step.id,)}
-        return {**what, "outcome": outcome, "attempts": self._attempts, "status": self._status}
+    async def _take_records(self, turn: Turn, records: Sequence[Any]) -> None:
+        assert turn.row is not None
+        panel, record = turn.unit.panel, records[0]
+        try:
+            if panel is not None and panel.reducer is not None:
+                what = "reducer"
+                record = panel.reducer(deepcopy(self._record), list(records))
+                record = await record if isawaitable(record) else record
+                if type(record) is not type(self._record):
+                    raise MachineError(
+                        f"the reducer returned {type(record).__name__}, not {type(self._record).__name__}: "
+                        "return the record",
+                        code="machine.action",
+                    )
+                check_record(record)
+            what = "transition"
+            if panel is not None or turn.row.acts:
+                self._text = self._shape.dump(record)
+        except Exception as error:
+            raise self._fault(turn.paths[0], what, error, turn.attempts[0]) from error
+        self._record = deepcopy(record)
 
-    def _state(self, phase: str) -> bytes:
-        step = {"step": self._step.id} if self._step else {}
-        return encode({"plan": self._plan_address, "phase": phase, "status": self._status, **step})
+    async def _route(self, schedule: Schedule, turn: Turn) -> Sequence[str] | None:
+        step = turn.unit.steps[0]
+        if step.route is None:
+            return None
+        try:
+            said = step.route(deepcopy(self._record))
+            said = await said if isawaitable(said) else said
+            chosen = (said,) if isinstance(said, str) else tuple(said)
+            open_to_it = [other.id for other in schedule.plan.dependents(step.id) if other.when != "failed"]
+            if odd := [name for name in chosen if name not in open_to_it]:
+                raise PlanError(
+                    f"the route chose {odd[0]!r}: it chooses among {', '.join(open_to_it)}, the steps that need "
+                    f"{step.id!r} and handle no failure",
+                    code="plan.route",
+                )
+        except Exception as error:
+            attempts = turn.attempts[0] if turn.attempts else None
+            raise self._fault(turn.paths[0], "route", error, attempts) from error
+        return chosen
 
-    async def _tell_move(self) -> None:
-        """Tell that a transition fired, once that is durable."""
-        if self._move is not None:
-            move, self._move = self._move, None
-            await self._emit(MACHINE_MOVE, None, **move)
+    async def _done(self, turn: Turn, settled: Settlements, **fields: Any) -> None:
+        """Commit (c): the outcome is durable, then told."""
+        record = self._text if self._text != turn.before[2] else None
+        state = self._entry(
+            "done", at=turn.paths, status=self._status, record=record, settled=settled, move=turn.move, **fields
+        )
+        await self._journal.note(state, settled)
+        failure = fields.get("failure")
+        self._account(settled, Failure(**failure) if failure else None)
+        await self._tell_done(turn.paths, turn.move)
+
+    # What came of steps, and telling it
+
+    def _account(self, settled: Settlements, failure: Failure | None) -> None:
+        for one in settled:
+            address = one.get("message")
+            if address is not None and address not in self._said:
+                continue  # an escalation's
+            path, message = self._said[address] if address is not None else (tuple(one["step"]), None)
+            became = one["outcome"]
+            self._outcomes[joined(path)] = Outcome(
+                joined(path),
+                one["status"],
+                message,
+                self._acks.get(address or b"", MappingProxyType({})),
+                one.get("attempts"),
+                became,
+                failure if became == "failed" else None,
+            )
+
+    def _remember(self) -> None:
+        """Take in what the history tells of outcomes."""
+        names = {member["key"]: member["name"] for member in self._cast.members()}
+        for path, trace in self._history.traces.items():
+            if trace.message is None:
+                continue
+            self._said[trace.message.address] = path, trace.message
+            answers = {**self._history.answers_to(trace.message), **self._history.answers_to(trace.escalation)}
+            acks = {names.get(key, did_key(key)): given[-1][0] for key, given in answers.items()}
+            self._acks[trace.message.address] = MappingProxyType(acks)
+        for one in self._history.entries:
+            settled = [entry.model_dump(exclude_none=True) for entry in one.settled]
+            self._account(settled, one.failed_with if one.failure else None)
+
+    async def _tell_again(self, last: Entry) -> None:
+        """Tell of the last outcome once more: nobody knows whether it was told before the run was cut off."""
+        if last.phase == "done":
+            self._load(last)
+            await self._tell_done(last.at, last.move)
+
+    async def _tell_done(self, paths: Sequence[Path], move: Sequence[str] | None) -> None:
+        if move is not None:
+            await self._tell_move(paths, move)
+        for path in paths:
+            outcome = self._outcomes[joined(path)]
+            message = outcome.message
+            await self._emit(STEP_COMPLETED, message.address if message else None, outcome=outcome)
+
+    async def _tell_move(self, paths: Sequence[Path], move: Sequence[str]) -> None:
+        source, trigger = move
+        step = joined(paths[0])
+        await self._emit(MACHINE_MOVE, None, step=step, source=source, trigger=trigger, target=self._status)
+
+    async def _delivered(self, message: Envelope[Message]) -> None:
+        await self._emit(MESSAGE_DELIVERED, message.address, message=message)
 
     async def _emit(self, name: str, of: bytes | None, **data: Any) -> None:
         await self._cast.bus.emit(Event(name, {"thread": self._journal.name, **data}, of))
 
-    async def _beating(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do some work while this run's heart beats (rule R11)."""
-        heartbeat = self._cast.heartbeat
-        if heartbeat is None:
-            return await work()
-        self._beat(heartbeat)
-        result: list[T] = []
-        failure: list[BaseException] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._keep_beating, heartbeat)
-            try:
-                result.append(await work())
-            except BaseException as error:  # which the group would wrap, or take for its own
-                failure.append(error)
-                if isinstance(error, anyio.get_cancelled_exc_class()):
-                    raise
-            group.cancel_scope.cancel()
-        if failure:
-            raise failure[0]
-        return result[0]
+    # Small things
 
-    async def _keep_beating(self, heartbeat: Monitor) -> None:
-        try:
-            while True:
-                await self._cast.clock.sleep(heartbeat.timeout / 3)
-                self._beat(heartbeat)
-        except Exception:
-            _log.exception("the monitor %r failed; the run goes on", heartbeat)
+    def _fault(self, path: Path, what: str, error: Exception, attempts: int | None = None) -> Fault:
+        failure = Failure(joined(path), type(error).__name__, words(error), attempts)
+        text = f"step {failure.step!r}: its {what} failed: {failure.error}: {failure.text}"
+        return Fault(failure, text, error)
 
-    def _beat(self, heartbeat: Monitor) -> None:
-        try:
-            heartbeat.beat(self._beats, self._cast.clock.monotonic())
-        except HeartbeatError:  # a later beat is there already
-            pass
-        except Exception:
-            _log.exception("the monitor %r failed; the run goes on", heartbeat)
+    async def _decided(self, error: FlowError, outcome: str, settled: Settlements = ()) -> FlowError:
+        ended = await self._endings.decided(error, outcome, self._status, settled)
+        if self._turn is not None and self._turn.move is not None:
+            await self._tell_move(self._turn.paths, self._turn.move)
+        return ended
+
+    def _entry(self, phase: Phase, **fields: Any) -> bytes:
+        return entry(self._run, phase, **fields)
+
+    def _sealed(self, status: str, error: FlowError) -> bytes:
+        kind = type(error).__name__
+        return self._entry(
+            "sealed", status=status, error=kind, code=error.code, text=str(error.args[0]), step=self._at
+        )
+
+    def _load(self, one: Entry) -> None:
+        """Stand where an entry says."""
+        if one.status is not None:
+            self._status = one.status
+        if one.record is not None:
+            self._text, self._record = one.record, self._shape.load(one.record)
 
 
-_GATES: Final[Mapping[str, Callable[[Runner, Step], Awaitable[None]]]] = {
+_GATES: Final[Mapping[str, Callable[[Runner, Turn], Awaitable[None]]]] = {
     "before": Runner._before,
     "after": Runner._after,
     "none": Runner._none,
 }
-
-
-def _besides(error: Exception, ending: Ending) -> list[str]:
-    """What else happened, in words, where a step ended in `error`."""
-    others = ending.rejections[isinstance(error, Rejected) :]
-    raised = (*ending.unable, *ending.errors, *ending.escalations.values())
-    others += [f"{type(other).__name__}: {_words(other)}" for other in raised if other is not error]
-    if ending.silent and not isinstance(error, AckTimeout):
-        others.append(f"no answer in time from {', '.join(ending.silent)}")
-    return others
-
-
-def _size(draft: Draft) -> int:
-    return len(draft.payload.encode())
-
-
-def _words(error: object) -> str:
-    """Return what an error says, also where it cannot be put into words."""
-    try:
-        return str(error)
-    except Exception:
-        return f"a {type(error).__name__} without words"
-
-
-def _cut(text: str) -> str:
-    """Return as much of a text as a reason or an escalation may hold; never blank."""
-    cut = text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
-    return cut if cut.strip("\t\n\r ") else "no reason given"
