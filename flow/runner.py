@@ -90,7 +90,7 @@ class Runner:
         """
         try:
             await self._begin()
-            for step in self._plan.order:
+            for step in (step for unit in self._plan.order for step in unit.steps):
                 self._step, self._attempts = step, None
                 await _GATES[step.gate](self, step)
             self._step = None
@@ -188,7 +188,7 @@ class Runner:
     # The parts of a step
 
     async def _row(self, step: Step) -> Transition:
-        rows = self._machine.rows_to(self._status, step.target)
+        rows = self._machine.rows_to(self._status, step.target or "")
         if len(rows) != 1:
             error = NoTransition(
                 f"{len(rows)} rows lead from {self._status!r} to {step.target!r}, the target of step {step.id!r}: "
