@@ -22,10 +22,11 @@ from flow.errors import (
 from flow.heartbeat import Monitor
 from flow.machine import Call, Machine, Transition
 from flow.peers import Confirm, Correct, Delivery, Judge, Peer
-from flow.plan import Draft, Plan, Step, validate
+from flow.plan import Draft, Loop, Panel, Plan, Retry, Step
 from flow.run import Outcome, Run, ThreadCopy
 from flow.store import Head, MemoryStore, State, ThreadStore
 from flow.transport import local
+from flow.validation import Finding, validate
 
 __all__ = [
     "SYSTEM",
@@ -41,11 +42,13 @@ __all__ = [
     "Draft",
     "Escalated",
     "Event",
+    "Finding",
     "FlowError",
     "Head",
     "InvalidThread",
     "Judge",
     "Limits",
+    "Loop",
     "Machine",
     "MemoryStore",
     "Monitor",
@@ -53,10 +56,12 @@ __all__ = [
     "NoTransition",
     "Outcome",
     "OverBudget",
+    "Panel",
     "Peer",
     "Plan",
     "PlanError",
     "Rejected",
+    "Retry",
     "Run",
     "State",
     "Step",

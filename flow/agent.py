@@ -11,14 +11,16 @@ from envelope.keys import check_public_key
 from flow.budget import Limits
 from flow.bus import Bus
 from flow.clock import SYSTEM, Clock
+from flow.document import document
 from flow.errors import FlowError, PlanError
 from flow.heartbeat import Monitor
 from flow.machine import NAME, Machine, check_record
 from flow.peers import Judge, Peer
-from flow.plan import Plan, document, validate
+from flow.plan import Plan
 from flow.run import Run
 from flow.runner import Cast, Runner
 from flow.store import MemoryStore, ThreadStore
+from flow.validation import validate
 
 _NOBODY: Final[Mapping[str, PublicKey]] = MappingProxyType({})
 _MOST_MEMBERS: Final = 256

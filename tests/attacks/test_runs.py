@@ -99,7 +99,8 @@ class Acting(ScriptedPeer):
 
 
 def asking(*names: str, **fields: Any) -> Step:
-    return Step("s", target="b", **{"payload": "do it", "to": names or ("anna",), **fields})
+    said: dict[str, Any] = {} if fields.get("gate") == "none" else {"payload": "do it", "to": names or ("anna",)}
+    return Step("s", target="b", **said | fields)
 
 
 def both(**fields: Any) -> Step:

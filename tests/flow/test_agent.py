@@ -260,7 +260,6 @@ async def test_a_thread_has_256_members_at_most() -> None:
         (Step("s", target="b", payload="do it", to=["boss"]), {"anna": ScriptedPeer(ANNA)}),
         (Step("s", target="b", payload="do it"), {}),
         (Step("s", target="b", payload="do it", gate="after"), {}),
-        (Step("s", target="b", gate="none", to=["zoe"]), {"anna": ScriptedPeer(ANNA)}),
     ],
 )
 async def test_a_gated_step_is_to_peers_of_the_run(step: Step, peers: Any) -> None:

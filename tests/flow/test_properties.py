@@ -248,6 +248,15 @@ def acknowledged(case: Case, run: Model, part: Part, attempts: int | None, at: i
 # The run itself
 
 
+def told(part: Part) -> dict[str, Any]:
+    """Return what a step is told with; one that is not gated says nothing."""
+    if part.gate == "none":
+        return {}
+    return {
+        "to": list(part.answers), "payload": part.payload, "corrections": part.corrections, "ack_timeout": TIMEOUT,
+    }  # fmt: skip
+
+
 def staged(case: Case) -> Stage:
     firing = {part.id: part.firing for part in case.parts}
 
@@ -263,12 +272,9 @@ def staged(case: Case) -> Stage:
     pairs = dict.fromkeys(zip((0, *case.statuses), case.statuses, strict=False))
     rows = [Transition(f"s{a}", f"to-{b}", f"s{b}", guard=guard, on_entry=act) for a, b in pairs]
     steps = [
-        Step(
-            part.id, target=f"s{targets[part.id]}", needs=part.needs, to=list(part.answers), gate=part.gate,  # type: ignore[arg-type]
-            payload=part.payload, corrections=part.corrections, ack_timeout=TIMEOUT,
-        )
+        Step(part.id, target=f"s{targets[part.id]}", needs=part.needs, gate=part.gate, **told(part))  # type: ignore[arg-type]
         for part in case.parts
-    ]  # fmt: skip
+    ]
     stage = Stage(*steps, machine=Machine("s0", rows), judge=unless_wrong)
     asked = [part for part in in_order(case.parts) if part.gate != "none"]
     stage.options["peers"] = {

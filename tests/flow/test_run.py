@@ -31,7 +31,7 @@ from flow import (
     Transition,
 )
 from flow.bus import MACHINE_MOVE, MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Event
-from flow.plan import document
+from flow.document import document
 from flow.testing import ScriptedPeer, Wait
 from tests.flow.stage import (
     ANNA,
@@ -57,7 +57,8 @@ pytestmark = pytest.mark.anyio
 
 
 def asking(**fields: Any) -> Step:
-    return Step("s", target="b", **{"payload": "do it", "to": ["anna"], **fields})
+    said: dict[str, Any] = {} if fields.get("gate") == "none" else {"payload": "do it", "to": ["anna"]}
+    return Step("s", target="b", **said | fields)
 
 
 def count(record: dict[str, Any], call: Call) -> dict[str, Any]:
