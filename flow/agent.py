@@ -1,10 +1,11 @@
 """An agent: who it is, what it can do, and what it runs, bound into one value."""
 
+import secrets
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from envelope import Card, EnvelopeError, Identity, PublicKey, address
 from envelope.keys import check_public_key
@@ -18,7 +19,7 @@ from flow.machine import NAME, Machine, check_record
 from flow.peers import Judge, Peer
 from flow.plan import Plan
 from flow.run import Run
-from flow.runner import Cast, Runner
+from flow.runner import Cast, Runner, Word
 from flow.store import MemoryStore, ThreadStore
 from flow.validation import validate
 
@@ -78,6 +79,8 @@ class Agent:
         bus: Bus | None = None,
         heartbeat: Monitor | None = None,
         clock: Clock = SYSTEM,
+        nonce: bytes | None = None,
+        follows: bytes | None = None,
     ) -> Run:
         """Run the plan as one thread, from its open to its seal.
 
@@ -95,6 +98,8 @@ class Agent:
             bus: is told what happens.
             heartbeat: is beaten while the run waits or fires, as `<did>:<name>`, in the clock's monotonic seconds.
             clock: all time and all waiting.
+            nonce: 16 bytes that make this thread another one than any before; random where it is not given.
+            follows: the address of an earlier thread that this one goes on from.
 
         Returns:
             The run, once its thread is sealed `completed` and verified as a whole.
@@ -103,17 +108,68 @@ class Agent:
             FlowError: as `spec/flow.md`, "Endings", says.
             Exception: what a peer, the judge or the store raised, as it was; the thread stays open.
         """
+        cast = self._cast(name, peers, judge, approvers, limits, room, store, bus, heartbeat, clock)
+        runner = self._runner(cast, name, machine, record)
+        return await runner.start(secrets.token_bytes(16) if nonce is None else nonce, follows)
+
+    async def resume(
+        self,
+        name: str,
+        machine: Machine,
+        record: Any,
+        *,
+        peers: Mapping[str, Peer],
+        judge: Judge,
+        store: ThreadStore,
+        approvers: Mapping[str, PublicKey] = _NOBODY,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        room: str | None = None,
+        bus: Bus | None = None,
+        heartbeat: Monitor | None = None,
+        clock: Clock = SYSTEM,
+        in_doubt: Mapping[str, Word] = MappingProxyType({}),
+        seen: bytes | None = None,
+    ) -> Run:
+        """Go on with a run that was cut off or paused, in the same thread; of one that is sealed, give its end again.
+
+        What is durable is not done again: no record is signed anew, no recipient whose ack is confirmed is asked
+        again, no step with an outcome is run again. What was told last is told once more.
+
+        Args:
+            name: of a thread in the store, begun by `run` with the same agent, machine, limits, judge and members.
+            record: a record of the run's type, such as the one it began with; the store's own takes its place.
+            in_doubt: for a step that is marked `once` and was cut off while it fired, by its path: fire it `again`, or
+                take it for `done`.
+            seen: the address of a chain record that the thread must have, such as the last one seen.
+
+        Other arguments, what is returned and what is raised: as of `run`.
+
+        Raises:
+            StoreError: `store.unknown`, `store.invalid`, `store.stale`, `store.state`; the thread is left alone.
+            FlowError: `run.plan`, `run.peers`, `run.room`: the thread was begun with others.
+            InDoubt: `in_doubt` says nothing of a step that is.
+        """
+        cast = self._cast(name, peers, judge, approvers, limits, room, store, bus, heartbeat, clock)
+        for path, word in in_doubt.items():
+            if word not in get_args(Word):
+                raise FlowError(f"in_doubt[{path!r}] is {word!r}: say 'again' or 'done'", code="run.in_doubt")
+        return await self._runner(cast, name, machine, record).resume(in_doubt, seen)
+
+    def _cast(
+        self,
+        name: str,
+        peers: Mapping[str, Peer],
+        judge: Judge,
+        approvers: Mapping[str, PublicKey],
+        limits: Limits,
+        room: str | None,
+        store: ThreadStore | None,
+        bus: Bus | None,
+        heartbeat: Monitor | None,
+        clock: Clock,
+    ) -> Cast:
         _check(self, name, peers, approvers, limits, room)
-        check_record(record)
-        record = deepcopy(record)
-        if errors := validate(self.plan, machine):
-            raise PlanError("; ".join(error.text for error in errors), code="plan.machine")
-        for step in self.plan.steps:
-            unknown = [member for member in step.to if member not in peers]
-            if unknown or (step.gate != "none" and not peers):
-                who = repr(unknown[0]) if unknown else "anybody"
-                raise PlanError(f"step {step.id!r} is to {who}, who is no peer of this run", code="plan.to")
-        cast = Cast(
+        return Cast(
             identity=self.identity,
             card=self.card,
             member=_member_name(self.card.name, {*peers, *approvers}),
@@ -127,11 +183,29 @@ class Agent:
             heartbeat=heartbeat,
             clock=clock,
         )
+
+    def _runner(self, cast: Cast, name: str, machine: Machine, record: Any) -> Runner:
+        check_record(record)
+        if errors := [
+            finding for finding in validate(self.plan, machine) if getattr(finding, "severity", "error") == "error"
+        ]:
+            raise PlanError("; ".join(error.text for error in errors), code="plan.machine")
+        _check_recipients(self.plan, cast.peers)
         try:
-            plan = address(document(self.plan, machine, limits, judge))
+            plan = address(document(self.plan, machine, cast.limits, cast.judge))
         except EnvelopeError as error:
             raise PlanError(f"the plan is too long for one document: {error}", code="plan.document") from error
-        return await Runner(cast, name, self.plan, plan, machine, record).go()
+        return Runner(cast, name, self.plan, plan, machine, deepcopy(record))
+
+
+def _check_recipients(plan: Plan, peers: Mapping[str, Peer]) -> None:
+    for step in plan.steps:
+        unknown = [member for member in step.to if member not in peers]
+        if unknown or (step.gate != "none" and not peers):
+            who = repr(unknown[0]) if unknown else "anybody"
+            raise PlanError(f"step {step.id!r} is to {who}, who is no peer of this run", code="plan.to")
+        if step.sub is not None:
+            _check_recipients(step.sub, peers)
 
 
 def _check(

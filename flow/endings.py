@@ -105,7 +105,7 @@ class Endings:
         return await self.paused(
             AckTimeout(
                 f"step {silent.step!r}: no confirmed ack of {', '.join(silent.ending.silent)} within "
-                f"{silent.timeout} s; the thread is open: resume the run when they can answer"
+                f"{silent.timeout:g} s; the thread is open: resume the run when they can answer"
             )
         )
 
@@ -122,9 +122,7 @@ class Endings:
 
         def fields() -> dict[str, Any]:
             if self.journal.thread.is_declined(one.message.address):
-                raise Rejected(
-                    f"step {one.step!r}: a recipient declined in the thread itself, so nothing is escalated"
-                )
+                raise Rejected(f"step {one.step!r}: a recipient declined in the thread itself, so nothing is escalated")
             return {
                 "id": f"{one.message.record.id}#escalate",
                 "intent": "escalate",
@@ -160,10 +158,14 @@ def words(error: object) -> str:
         return f"a {type(error).__name__} without words"
 
 
+def short(text: str) -> str:
+    """Return as much of a text as an entry of private state may hold, in valid Unicode."""
+    return text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
+
+
 def cut(text: str) -> str:
     """Return as much of a text as a reason or an escalation may hold; never blank."""
-    short = text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
-    return short if short.strip("\t\n\r ") else "no reason given"
+    return short(text) if short(text).strip("\t\n\r ") else "no reason given"
 
 
 def _besides(error: Exception, ending: Ending) -> Iterable[str]:

@@ -1,5 +1,5 @@
 """Firing one row for one step: under a key that stays the same, and as often as the step's retry allows
-(rules S9, R52 to R55)."""
+(rules S9, R52 to R54)."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

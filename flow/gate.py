@@ -1,5 +1,5 @@
 """Acknowledgements: everybody is asked at once, every valid answer is committed as it comes, and nothing but a valid
-answer ends the wait (rules R12 to R20, R62 to R68).
+answer ends the wait (rules R12 to R20, R56, D5, D10).
 
 Several messages are asked for together where steps form a panel. The wait ends in an `Ending` for each, which says what
 came; what follows from it is the runner's. Where one recipient ends the step, the others stop waiting, and nothing else
@@ -7,13 +7,12 @@ of theirs is cut short: what has come is committed, and told.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
 from itertools import chain, repeat
-from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -29,7 +28,6 @@ _log = logging.getLogger(__name__)
 
 _PAUSES: Final = (0.1, 0.5, 2.0, 10.0, 30.0)
 _MAY_ACK: Final = frozenset(("moderator", "member", "approver"))
-_NONE: Final[Mapping[PublicKey, Sequence[Answer]]] = MappingProxyType({})
 
 T = TypeVar("T")
 
@@ -53,10 +51,10 @@ class Ask:
     peers: Mapping[str, Peer]
     corrections: int
     timeout: float | None
-    answers: Mapping[PublicKey, Sequence[Answer]] = _NONE
-    escalation: Envelope[Message] | None = None
-    approvals: Mapping[PublicKey, Sequence[Answer]] = _NONE
-    approvers: Mapping[str, PublicKey] = MappingProxyType({})
+    answers: Mapping[PublicKey, Sequence[Answer]]
+    escalation: Envelope[Message] | None
+    approvals: Mapping[PublicKey, Sequence[Answer]]
+    approvers: Mapping[str, PublicKey]
 
     @property
     def complete(self) -> bool:
@@ -178,7 +176,7 @@ class _Asking:
         self.ending.complete = ask.complete
         unit.incomplete += not self.ending.complete
 
-    def tasks(self) -> list[Callable[[], Awaitable[None]]]:
+    def tasks(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Return what is to be done at once; nothing of it raises but a cancellation."""
         if self._ask.escalation is not None:
             return [partial(self._guarded, "", partial(self._approval, self._ask.escalation))]
@@ -195,7 +193,7 @@ class _Asking:
             except Exception as error:
                 self.ending.errors.append(error)
 
-    async def _guarded(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _guarded(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
         except _Over:

@@ -2,7 +2,7 @@
 
 The thread holds what was said and settled. The log holds what a thread has no place for: the record, the attempts that
 were started, the rounds of a loop, what a route chose. An entry says what changed, so that what a run writes grows
-with its steps. Where the two disagree, the thread is right (rules S8, S10).
+with its steps. Where the two disagree, the thread is right (rules S8, D12).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A run's record as text and back, so that a run can go on in another process (rule M14)."""
+"""A run's record as text and back, so that it can go on in another process (rule M14)."""
 
 import json
 from dataclasses import is_dataclass

@@ -34,7 +34,7 @@ from flow import errors
 from flow.budget import Limits
 from flow.bus import MACHINE_MOVE, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
 from flow.clock import Clock
-from flow.endings import Asked, Endings, Settlements, words
+from flow.endings import Asked, Endings, Settlements, short, words
 from flow.errors import (
     FlowError,
     InDoubt,
@@ -83,12 +83,12 @@ class Cast:
 
     def members(self) -> list[dict[str, Any]]:
         """The members of the run's thread, ascending by key."""
-        own = {"key": self.identity.public_key, "role": "moderator", "name": self.member}
-        members = [
-            {**own, "card": self.card.envelope.address},
-            *({"key": peer.key, "role": "member", "name": name} for name, peer in self.peers.items()),
-            *({"key": key, "role": "approver", "name": name} for name, key in self.approvers.items()),
+        card = self.card.envelope.address
+        members: list[dict[str, Any]] = [
+            {"key": self.identity.public_key, "role": "moderator", "name": self.member, "card": card}
         ]
+        members += [{"key": peer.key, "role": "member", "name": name} for name, peer in self.peers.items()]
+        members += [{"key": key, "role": "approver", "name": name} for name, key in self.approvers.items()]
         return sorted(members, key=lambda member: bytes(member["key"]))
 
 
@@ -245,7 +245,7 @@ class Runner:
         await self._journal.begin(fields, self._entry("begun", plan=self._plan_address, record=self._text))
 
     async def _go_on(self, words: Mapping[str, Word], seen: bytes | None) -> None:
-        """Take in what is durable (rules S10 to S16)."""
+        """Take in what is durable (rules D1 to D12)."""
         envelopes, states = await self._journal.go_on(seen)
         entries = [read_entry(state.data, number) for number, state in enumerate(states)]
         self._check_same_run(entries)
@@ -377,7 +377,9 @@ class Runner:
             await self._done(turn, settled, outcome="succeeded", chosen=chosen)
 
     def _skips(self, turn: Turn, steps: Sequence[Step]) -> list[dict[str, Any]]:
-        return [{"step": (*turn.paths[0][:-1], step.id), "outcome": "skipped", "status": self._status} for step in steps]
+        return [
+            {"step": (*turn.paths[0][:-1], step.id), "outcome": "skipped", "status": self._status} for step in steps
+        ]
 
     async def _rounds(self, turn: Turn, step: Step, sub: Plan) -> str:
         """Run the sub-plan of a step, as often as its loop says; return the status that it ends in."""
@@ -430,16 +432,19 @@ class Runner:
             drafts = await self._drafts(turn)
             await self._afford(turn, drafts, fired=True)
             state = self._entry(
-                "fired", at=turn.paths, status=self._status, record=self._text, attempts=turn.attempts[0], move=turn.move
+                "fired",
+                at=turn.paths,
+                status=self._status,
+                record=self._text,
+                attempts=turn.attempts[0],
+                move=turn.move,
             )
             await self._say(turn, drafts, "assert", state)
         else:
             self._load(fired)
             turn.attempts, turn.move = [fired.attempts], fired.move
+            await self._moved(turn)
             await self._said_already(turn)
-        if turn.move is not None:
-            await self._tell_move(turn.paths, turn.move)
-            turn.move = None
         await self._acknowledged(turn, attempt=None)
 
     async def _none(self, turn: Turn) -> None:
@@ -516,6 +521,7 @@ class Runner:
                 raise
             settled = turn.settlements("failed", self._status)
             raise await self._decided(unable[0], "failed", settled) from error
+        await self._moved(turn)
         for path, message in zip(turn.paths, turn.messages, strict=True):
             self._said[message.address] = path, message
             await self._delivered(message)
@@ -639,7 +645,7 @@ class Runner:
         await self._journal.note(self._entry("firing", at=turn.paths, attempt=attempt))
 
     def _words_on(self, turn: Turn) -> Mapping[str, Word]:
-        """Return what the caller said of actions that were cut off and are to run once (rule R57)."""
+        """Return what the caller said of actions that were cut off and are to run once (rule D8)."""
         once = [joined(path) for step, path in zip(turn.unit.steps, turn.paths, strict=True) if step.once]
         if unsaid := [path for path in once if path not in self._words]:
             raise InDoubt(
@@ -699,7 +705,8 @@ class Runner:
         await self._journal.note(state, settled)
         failure = fields.get("failure")
         self._account(settled, Failure(**failure) if failure else None)
-        await self._tell_done(turn.paths, turn.move)
+        await self._moved(turn)
+        await self._tell_done(turn.paths)
 
     # What came of steps, and telling it
 
@@ -738,20 +745,25 @@ class Runner:
         """Tell of the last outcome once more: nobody knows whether it was told before the run was cut off."""
         if last.phase == "done":
             self._load(last)
-            await self._tell_done(last.at, last.move)
+            if last.move is not None:
+                await self._tell_move(last.at[0], last.move)
+            await self._tell_done(last.at)
 
-    async def _tell_done(self, paths: Sequence[Path], move: Sequence[str] | None) -> None:
-        if move is not None:
-            await self._tell_move(paths, move)
+    async def _tell_done(self, paths: Sequence[Path]) -> None:
         for path in paths:
             outcome = self._outcomes[joined(path)]
             message = outcome.message
             await self._emit(STEP_COMPLETED, message.address if message else None, outcome=outcome)
 
-    async def _tell_move(self, paths: Sequence[Path], move: Sequence[str]) -> None:
+    async def _moved(self, turn: Turn) -> None:
+        """Tell that a row was fired, once that is durable."""
+        if turn.move is not None:
+            move, turn.move = turn.move, None
+            await self._tell_move(turn.paths[0], move)
+
+    async def _tell_move(self, path: Path, move: Sequence[str]) -> None:
         source, trigger = move
-        step = joined(paths[0])
-        await self._emit(MACHINE_MOVE, None, step=step, source=source, trigger=trigger, target=self._status)
+        await self._emit(MACHINE_MOVE, None, step=joined(path), source=source, trigger=trigger, target=self._status)
 
     async def _delivered(self, message: Envelope[Message]) -> None:
         await self._emit(MESSAGE_DELIVERED, message.address, message=message)
@@ -762,24 +774,22 @@ class Runner:
     # Small things
 
     def _fault(self, path: Path, what: str, error: Exception, attempts: int | None = None) -> Fault:
-        failure = Failure(joined(path), type(error).__name__, words(error), attempts)
-        text = f"step {failure.step!r}: its {what} failed: {failure.error}: {failure.text}"
+        failure = Failure(joined(path), short(type(error).__name__), short(words(error)), attempts)
+        text = f"step {failure.step!r}: its {what} failed: {type(error).__name__}: {words(error)}"
         return Fault(failure, text, error)
 
     async def _decided(self, error: FlowError, outcome: str, settled: Settlements = ()) -> FlowError:
         ended = await self._endings.decided(error, outcome, self._status, settled)
-        if self._turn is not None and self._turn.move is not None:
-            await self._tell_move(self._turn.paths, self._turn.move)
+        if self._turn is not None:
+            await self._moved(self._turn)
         return ended
 
     def _entry(self, phase: Phase, **fields: Any) -> bytes:
         return entry(self._run, phase, **fields)
 
     def _sealed(self, status: str, error: FlowError) -> bytes:
-        kind = type(error).__name__
-        return self._entry(
-            "sealed", status=status, error=kind, code=error.code, text=str(error.args[0]), step=self._at
-        )
+        said = {"error": type(error).__name__, "code": error.code, "text": short(str(error.args[0]))}
+        return self._entry("sealed", status=status, step=self._at, **said)
 
     def _load(self, one: Entry) -> None:
         """Stand where an entry says."""

@@ -1,8 +1,8 @@
 """Which unit of a plan is next, given what became of the others: no clock, no thread, no code of the user's.
 
 A unit is a step, or the steps of a panel. It is ready once all its needs are terminal; then it is admitted or skipped,
-and a skip is terminal at once. A failure stays on the books until a step that handles it is done (rules P11, R46 to
-R51).
+and a skip is terminal at once. A failure stays on the books as long as a step that handles it may still run (rules R46
+to R51).
 """
 
 import heapq

@@ -437,7 +437,7 @@ async def test_a_recipient_known_to_have_left_is_not_asked() -> None:
     stage = Stage(asking(to=["ben"]), Step("u", target="c", payload="do it", to=["ben", "anna"]), ben=["fine", "fine"])
 
     async def leave(kinds: list[str]) -> None:
-        if "state" in kinds and kinds[0] == "message":
+        if kinds[0] == "message":
             stage.store.after = None
             await appended(stage.store.store, ANNA, Roster, change="leave", key=ANNA.public_key)
 

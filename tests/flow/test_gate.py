@@ -640,8 +640,8 @@ async def test_a_recipient_that_gets_cancelled_from_within_never_counts_as_confi
     assert stage.bus.named("machine.move") == []
 
 
-@pytest.mark.rule("R35")
-async def test_an_ack_that_the_member_appended_itself_leaves_the_thread_open() -> None:
+@pytest.mark.rule("R19")
+async def test_an_ack_that_the_member_appended_itself_is_taken_once() -> None:
     stage = Stage(to_anna())
 
     class Eager(ScriptedPeer):
@@ -652,6 +652,25 @@ async def test_an_ack_that_the_member_appended_itself_leaves_the_thread_open() -
             )  # fmt: skip
 
     stage.options["peers"]["anna"] = Eager(ANNA)
-    with pytest.raises(FlowError) as raised:
-        await stage.run()
-    assert (raised.value.code, await stage.told()) == ("store.refused", ["open", "request s", "anna accepts", "settle"])
+    assert_ended((await stage.run()).thread, "completed")
+    assert await stage.told() == ["open", "request s", "anna accepts", "confirm", "seal completed"]
+
+
+@pytest.mark.rule("R19")
+async def test_of_two_acks_the_one_in_the_thread_is_judged() -> None:
+    stage = Stage(to_anna(), judge=unless_wrong)
+
+    class Eager(ScriptedPeer):
+        async def ack(self, delivery: Delivery) -> Any:
+            if delivery.correction is None:
+                await appended(
+                    stage.store.store, ANNA, Ack,
+                    message=delivery.message.address, answer="accept", restatement="wrong",
+                )  # fmt: skip
+            return await super().ack(delivery)
+
+    stage.options["peers"]["anna"] = Eager(ANNA)
+    assert_ended((await stage.run()).thread, "completed")
+    assert await stage.told() == [
+        "open", "request s", "anna accepts", "correct", "anna accepts", "confirm", "seal completed",
+    ]  # fmt: skip

@@ -42,7 +42,9 @@ async def begun(store: ThreadStore, **fields: Any) -> Journal:
         {"key": BEN.public_key, "role": "moderator", "name": "ben"},
     ]
     journal = Journal(store, "t", OWNER, FakeClock())
-    await journal.begin({"members": tuple(sorted(members, key=lambda m: bytes(m["key"]))), **fields}, b"begun")
+    await journal.begin(
+        {"nonce": bytes(16), "members": tuple(sorted(members, key=lambda m: bytes(m["key"]))), **fields}, b"begun"
+    )
     return journal
 
 
@@ -125,7 +127,7 @@ async def test_receipts_of_others_are_committed_with_those_of_the_run(store: Med
 @pytest.mark.rule("S5")
 async def test_what_is_owed_is_carried_once_however_often_a_record_is_signed(store: Meddled) -> None:
     journal = await begun(store)
-    journal.owe({"step": ("s",), "outcome": "succeeded"})
+    journal.carry([{"step": ("s",), "outcome": "succeeded"}])
     store.before = once(lambda: appended(store.store, ANNA, Message, **_note("hers")), "message")
     await said(journal, "m")
     await said(journal, "n")
@@ -290,7 +292,7 @@ async def test_a_refused_record_passes_and_the_journal_goes_on(store: Meddled) -
 async def test_what_is_owed_stays_owed_when_a_commit_fails(store: Meddled) -> None:
     journal = await begun(store)
     await said(journal, "m")
-    journal.owe({"step": ("s",), "outcome": "succeeded"})
+    journal.carry([{"step": ("s",), "outcome": "succeeded"}])
     await codes(journal, lambda: said(journal, "m"))
     assert journal.owes
     await journal.settle()
@@ -319,7 +321,7 @@ async def test_the_journal_knows_of_nothing_before_it_is_durable(store: Meddled)
         seen.append((journal.thread.index, journal.owes))
 
     store.before = store.after = look
-    journal.owe({"step": ("s",), "outcome": "succeeded"})
+    journal.carry([{"step": ("s",), "outcome": "succeeded"}])
     await said(journal)
     assert (seen, journal.thread.index, journal.owes) == ([(1, True), (1, True)], 2, False)
 
@@ -335,7 +337,9 @@ async def test_receipts_are_committed_by_a_settle_before_more_than_4096_would_st
     members += [{"key": who.public_key, "role": "member", "name": f"p{n}"} for n, who in enumerate(many)]
     keys = tuple(sorted(who.public_key for who in many))
     journal = Journal(store, "t", OWNER, FakeClock())
-    await journal.begin({"members": tuple(sorted(members, key=lambda m: bytes(m["key"])))}, b"begun")
+    await journal.begin(
+        {"nonce": bytes(16), "members": tuple(sorted(members, key=lambda m: bytes(m["key"])))}, b"begun"
+    )
     messages = [await journal.append(Message, lambda i=i: {**saying(i)(), "to": keys}, b"sent") for i in "mn"]
     corrections: dict[bytes, bytes] = {}
     for _ in range(16):
@@ -384,8 +388,7 @@ async def test_as_many_receipts_as_may_stand_do_stand(store: Meddled, monkeypatc
 async def test_settlements_are_carried_by_a_settle_when_512_of_them_are_owed(store: Meddled) -> None:
     journal = await begun(store)
     for number in range(1025):
-        journal.owe({"step": (f"s-{number}",), "outcome": "succeeded"})
-        await journal.note(b"done")
+        await journal.note(b"done", [{"step": (f"s-{number}",), "outcome": "succeeded"}])
     assert [len(record.settled) for record in opened(await journal.records(), "settle")] == [512, 512]
     await journal.append(Seal, lambda: {"outcome": "completed"}, b"completed")
     assert len(settled(await journal.records())) == 1025
