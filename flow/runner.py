@@ -145,7 +145,7 @@ class Turn:
         entries: list[dict[str, Any]] = []
         for place, (path, trace) in enumerate(zip(self.paths, self.traces, strict=True)):
             what: dict[str, Any] = {"message": self.messages[place].address} if self.messages else {"step": path}
-            said = {"outcome": outcome, "status": status}
+            said: dict[str, Any] = {"outcome": outcome, "status": status}
             if (escalation := trace.escalation) is not None:
                 entries.append({"message": escalation.address, "outcome": "succeeded" if self.approved else "failed"})
                 if outcome == "succeeded":
@@ -274,8 +274,8 @@ class Runner:
             )
         if {opening.record.plan, entries[0].plan} != {self._plan_address}:
             raise FlowError(
-                f"the thread {name!r} was begun with the plan {address_text(opening.record.plan or b'')}, this one is "
-                f"{address_text(self._plan_address)}: resume it with the agent, machine, limits and judge it began with",
+                f"the thread {name!r} was begun with the plan {address_text(opening.record.plan or b'')}, and this is "
+                f"{address_text(self._plan_address)}: resume it with the plan, machine, limits and judge it has",
                 code="run.plan",
             )
         given = [(member["key"], member["role"], member["name"]) for member in self._cast.members()]
