@@ -24,7 +24,7 @@ from flow.machine import Call, Machine, Transition
 from flow.peers import Confirm, Correct, Delivery, Judge, Peer
 from flow.plan import Draft, Plan, Step, validate
 from flow.run import Outcome, Run, ThreadCopy
-from flow.store import Head, MemoryStore, State, ThreadStore
+from flow.store import Head, MemoryStore, SqliteStore, State, ThreadStore
 from flow.transport import local
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "PlanError",
     "Rejected",
     "Run",
+    "SqliteStore",
     "State",
     "Step",
     "StepFailed",

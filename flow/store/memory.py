@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import anyio.lowlevel
 
 from envelope import EnvelopeError, Thread, address, open_envelope
-from flow.errors import StoreError
-from flow.store.contract import Head, State
+from flow.store import refusals
+from flow.store.contract import IMPORTED, Head, State
 
 _Place = tuple[bytes, int, int]
 _Content = tuple[tuple[bytes, ...], bytes | None]
+
+_BEGINNING: Final = (b"", 0, 0)
 
 
 @dataclass(slots=True)
@@ -33,12 +36,27 @@ class MemoryStore:
         self._threads: dict[str, _Stored] = {}
 
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
+        content = ((opening,), state)
         if name in self._threads:
-            raise StoreError(f"the thread {name!r} exists: choose another name", code="store.exists")
-        stored = _Stored(Thread())
-        _append(stored, [opening])
-        stored.states.append(State(stored.thread.tip, state))
-        self._threads[name] = stored
+            if self._threads[name].made.get(_BEGINNING) != content:
+                raise refusals.exists(name)
+            return Head.first(address(opening))
+        stored = self._begin(name, [opening], state)
+        stored.made[_BEGINNING] = content
+        return stored.head
+
+    async def adopt(self, name: str, records: Sequence[bytes], state: bytes = IMPORTED) -> Head:
+        if not records:
+            raise refusals.no_open()
+        if name not in self._threads:
+            return self._begin(name, records, state).head
+        stored = self._threads[name]
+        count = len(stored.records)
+        if records[0] != stored.records[0]:
+            raise refusals.exists(name)
+        if list(records[:count]) != stored.records:
+            raise refusals.departed(name)
+        _append(stored, records[count:])
         return stored.head
 
     async def head(self, name: str) -> Head:
@@ -51,11 +69,8 @@ class MemoryStore:
         place, content = (at.tip, len(at.standing), at.state), (tuple(records), state)
         if at != stored.head:
             if stored.made.get(place) == content:
-                return _after(at, records, state)
-            raise StoreError(
-                f"the thread {name!r} has moved on since it was read: read it again, and build on what stands there",
-                code="store.conflict",
-            )
+                return at.after(records, state)
+            raise refusals.moved_on(name)
         _append(stored, records)
         if state is not None:
             stored.states.append(State(stored.thread.tip, state))
@@ -71,21 +86,17 @@ class MemoryStore:
     async def names(self) -> Sequence[str]:
         return sorted(self._threads)
 
+    def _begin(self, name: str, records: Sequence[bytes], state: bytes) -> _Stored:
+        stored = _Stored(Thread())
+        _append(stored, records)
+        stored.states.append(State(stored.thread.tip, state))
+        self._threads[name] = stored
+        return stored
+
     def _stored(self, name: str) -> _Stored:
         if name not in self._threads:
-            raise StoreError(f"there is no thread {name!r} in this store", code="store.unknown")
+            raise refusals.unknown(name)
         return self._threads[name]
-
-
-def _after(at: Head, records: Sequence[bytes], state: bytes | None) -> Head:
-    """Return the head that a commit left when it was made, whatever was appended since."""
-    tip, seq, standing = at.tip, at.seq, at.standing
-    for raw in records:
-        if open_envelope(raw).kind in ("ack", "ruling"):
-            standing = (*standing, address(raw))
-        else:
-            tip, seq, standing = address(raw), seq + 1, ()
-    return Head(at.thread, tip, seq, standing, at.state + (state is not None))
 
 
 def _append(stored: _Stored, records: Sequence[bytes]) -> None:
@@ -96,9 +107,7 @@ def _append(stored: _Stored, records: Sequence[bytes]) -> None:
         except EnvelopeError as error:
             if done:
                 stored.thread = _replayed(stored.records)
-            raise StoreError(
-                f"record {done} of the commit breaks the protocol: {error}", code="store.refused"
-            ) from error
+            raise refusals.broken(done, error) from error
     stored.records += records
 
 
