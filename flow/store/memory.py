@@ -21,12 +21,23 @@ class _Stored:
     thread: Thread
     records: list[bytes] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    made: dict[_Place, _Content] = field(default_factory=dict)
+    made: dict[_Place, tuple[int, _Content]] = field(default_factory=dict)
 
     @property
     def head(self) -> Head:
         thread = self.thread
         return Head(thread.address, thread.tip, thread.seq, thread.standing, len(self.states))
+
+    def has_made(self, at: Head, content: _Content) -> bool:
+        """Whether a commit of this content was made at this head."""
+        thread, (index, made) = self.thread, self.made.get(_place(at), (0, None))
+        stood = self.records[index - len(at.standing) : index]
+        return (
+            made == content
+            and at.thread == thread.address
+            and thread.find(at.tip) == at.seq - 1 >= 0
+            and tuple(address(raw) for raw in stood) == at.standing
+        )
 
 
 class MemoryStore:
@@ -38,11 +49,11 @@ class MemoryStore:
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
         content = ((opening,), state)
         if name in self._threads:
-            if self._threads[name].made.get(_BEGINNING) != content:
+            if self._threads[name].made.get(_BEGINNING) != (0, content):
                 raise refusals.exists(name)
             return Head.first(address(opening))
         stored = self._begin(name, [opening], state)
-        stored.made[_BEGINNING] = content
+        stored.made[_BEGINNING] = (0, content)
         return stored.head
 
     async def adopt(self, name: str, records: Sequence[bytes], state: bytes = IMPORTED) -> Head:
@@ -66,15 +77,16 @@ class MemoryStore:
         if records:
             await anyio.lowlevel.checkpoint()
         stored = self._stored(name)
-        place, content = (at.tip, len(at.standing), at.state), (tuple(records), state)
+        content = (tuple(records), state)
         if at != stored.head:
-            if stored.made.get(place) == content:
-                return at.after(records, state)
-            raise refusals.moved_on(name)
+            if not stored.has_made(at, content):
+                raise refusals.moved_on(name)
+            return at.after(records, state)
+        index = stored.thread.index
         _append(stored, records)
         if state is not None:
             stored.states.append(State(stored.thread.tip, state))
-        stored.made[place] = content
+        stored.made[_place(at)] = (index, content)
         return stored.head
 
     async def read(self, name: str, start: int = 0) -> Sequence[bytes]:
@@ -97,6 +109,10 @@ class MemoryStore:
         if name not in self._threads:
             raise refusals.unknown(name)
         return self._threads[name]
+
+
+def _place(at: Head) -> _Place:
+    return at.tip, len(at.standing), at.state
 
 
 def _append(stored: _Stored, records: Sequence[bytes]) -> None:
