@@ -27,15 +27,19 @@ _LAYOUT: Final = (
     "digest BLOB NOT NULL)",
 )
 
+_DAMAGED: Final = ("store.corrupt", "the file is damaged: keep it aside, and go on with a copy of before")
+_LOCKED: Final = ("store.locked", "another process holds it locked: wait until that one is done, or end it")
 _CODES: Final = {
     sqlite3.SQLITE_FULL: ("store.full", "the disk is full: make room, then go on"),
     sqlite3.SQLITE_READONLY: (
         "store.readonly",
         "it cannot be written: give write permission to the file and its folder, or take another store",
     ),
-    sqlite3.SQLITE_BUSY: ("store.locked", "another process holds it locked: wait until that one is done, or end it"),
-    sqlite3.SQLITE_LOCKED: ("store.locked", "another process holds it locked: wait until that one is done, or end it"),
-    sqlite3.SQLITE_CORRUPT: ("store.corrupt", "the file is damaged: keep it aside, and go on with a copy of before"),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_ERROR: _DAMAGED,
+    0: _DAMAGED,
     sqlite3.SQLITE_NOTADB: ("store.foreign", "this is no store of threads: choose another file"),
     sqlite3.SQLITE_TOOBIG: ("store.refused", "a commit is more than SQLite holds in one row: commit less at once"),
     sqlite3.SQLITE_CANTOPEN: (
@@ -130,7 +134,12 @@ class Database:
         if self._closed:
             raise StoreError(f"{self.path}: the store was closed: open another one", code="store.closed")
         try:
-            if self._create and not self.path.exists():
+            if not self.path.exists():
+                if not self._create:
+                    raise StoreError(
+                        f"{self.path}: there is no such store: name another one, or have it created",
+                        code="store.unreadable",
+                    )
                 _make(self.path)
             uri = f"{self.path.absolute().as_uri()}?mode=rw"
         except OSError as error:
