@@ -7,9 +7,11 @@ from flow.clock import SYSTEM, Clock
 from flow.document import PlanDocument, documents, read_document
 from flow.errors import (
     AckTimeout,
+    Cancelled,
     Declined,
     Escalated,
     FlowError,
+    InDoubt,
     InvalidThread,
     NoRecipient,
     NoTransition,
@@ -21,7 +23,8 @@ from flow.errors import (
     Superseded,
 )
 from flow.heartbeat import Monitor
-from flow.machine import Call, Machine, Transition
+from flow.job import Job
+from flow.machine import Call, Failure, Machine, Transition
 from flow.peers import Confirm, Correct, Delivery, Judge, Peer
 from flow.plan import Draft, Loop, Panel, Plan, Retry, Step
 from flow.run import Outcome, Run, ThreadCopy
@@ -35,6 +38,7 @@ __all__ = [
     "Agent",
     "Bus",
     "Call",
+    "Cancelled",
     "Clock",
     "Confirm",
     "Correct",
@@ -43,10 +47,13 @@ __all__ = [
     "Draft",
     "Escalated",
     "Event",
+    "Failure",
     "Finding",
     "FlowError",
     "Head",
+    "InDoubt",
     "InvalidThread",
+    "Job",
     "Judge",
     "Limits",
     "Loop",
