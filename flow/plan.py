@@ -551,4 +551,4 @@ def _is_time(seconds: float) -> bool:
 
 def _in_parts(value: float, parts: int) -> float:
     """Return the value as a document can hold it, so that what is run is what is written: in whole 1/`parts`."""
-    return round(value * parts) / parts
+    return value if type(value) is int else round(value * parts) / parts
