@@ -19,14 +19,13 @@ from flow import (
     Rejected,
     Step,
     StepFailed,
-    Transition,
 )
 from flow.bus import MACHINE_MOVE, STEP_COMPLETED
 from flow.machine import Failure
 from flow.testing import Wait
-from tests.flow.stage import ANNA, appended, assert_ended, opened, settled, story
-from tests.flow.test_endings import notes, reason
-from tests.flow.units import ALWAYS, Odd, PlanStage, became, named, net, quiet, routing, told
+from tests.flow.stage import ANNA, appended, assert_ended, settled, story
+from tests.flow.test_endings import reason
+from tests.flow.units import ALWAYS, Odd, PlanStage, became, net, quiet, routing, told
 
 pytestmark = pytest.mark.anyio
 
