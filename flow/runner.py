@@ -388,7 +388,7 @@ class Runner:
             inside = path if number == 1 else (*path[:-1], f"{path[-1]}#{number}")
             self._status, self._record = self._machine.initial, deepcopy(self._record)
             await self._level(sub, inside)
-            self._at = turn.name
+            self._at, self._turn = turn.name, turn
             if step.loop is None or number == step.loop.max or not await self._again(turn, step.loop, inside, number):
                 break
             number += 1
