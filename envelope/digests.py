@@ -1,4 +1,4 @@
-"""Compact memory of what a thread has used: digests, found by content and numbered in order."""
+"""Compact memory of what a thread has used: digests, found by content and numbered in order; texts, bounded."""
 
 from array import array
 
@@ -8,11 +8,10 @@ from blake3 import blake3
 class DigestTable:
     """A set of digests that remembers their order: `width` bytes a row, and four a slot of its index.
 
-    A row is indexed when it is added right after a search that missed it, else at the next search: most threads never
-    look back at their chain.
+    A row is indexed at the next search: most threads never look back at their chain.
     """
 
-    __slots__ = ("_indexed", "_mask", "_missed", "_most", "_rows", "_slots", "_width", "count")
+    __slots__ = ("_indexed", "_mask", "_most", "_rows", "_slots", "_width", "count")
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -21,7 +20,6 @@ class DigestTable:
         self._mask = 63
         self._most = 42  # rows that the index takes before it grows
         self._indexed = 0
-        self._missed = (b"", 0)  # what the last search missed, and the slot where it would have been
         self.count = 0
 
     def __getitem__(self, row: int) -> bytes:
@@ -32,16 +30,9 @@ class DigestTable:
         self._rows += digest
         self.count += 1
 
-    def add_missed(self) -> None:
-        """Append the digest that the last search missed."""
-        digest, slot = self._missed
-        self.add(digest)
-        self._slots[slot] = self._indexed = self.count
-
     def find(self, digest: bytes) -> int:
         """Return the row of `digest`, or -1."""
-        count = self.count
-        if self._indexed < count or count > self._most:
+        if self._indexed < self.count:
             self._index()
         rows, slots, width, mask = self._rows, self._slots, self._width, self._mask
         slot = hash(digest) & mask  # keyed by the interpreter, so that nobody can choose digests that collide
@@ -49,7 +40,6 @@ class DigestTable:
             if rows[(row - 1) * width : row * width] == digest:
                 return row - 1
             slot = (slot + 1) & mask
-        self._missed = (digest, slot)
         return -1
 
     def _index(self) -> None:
@@ -69,13 +59,6 @@ class DigestTable:
         self._indexed = self.count
 
 
-def short_digest(*parts: str) -> bytes:
-    """Return the 16 bytes by which an id or a path is remembered: itself where it fits, else its digest.
-
-    Ids and names are ASCII without NUL, and a digest here begins with a byte that is not, so that none passes for one.
-    """
-    text = "/".join(parts).encode()
-    if len(text) <= 16:
-        return text.ljust(16, b"\0")
-    digest = blake3(text).digest(16)
-    return bytes((digest[0] | 0x80,)) + digest[1:]
+def condensed(text: str) -> str:
+    """Return what a text is remembered as: itself where it is shorter than 32 characters, else 32 hex digits."""
+    return text if len(text) < 32 else blake3(text.encode()).hexdigest(16)

@@ -2,7 +2,7 @@
 (`spec/protocol.md`, "Receipts")."""
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from envelope.cose import Envelope, address_text
 from envelope.errors import EnvelopeError
@@ -18,13 +18,15 @@ MESSAGE, SETTLED, RETRACTED, STEP, ESCALATION, RETRACTION, NEEDS_ACK, ADDRESSED 
 
 
 class Recipient:
-    """Where one recipient stands with one message: its last ack, what that answers, and the ruling on it."""
+    """Where one recipient that gave an ack stands with one message: its last ack, its answer, the ruling on it."""
 
-    last: bytes | None = None
-    answer = ""
     ruling = ""
     correction: bytes | None = None
-    rounds = 0
+    rounds = 1
+
+    def __init__(self, last: bytes, answer: str) -> None:
+        self.last = last
+        self.answer = answer
 
 
 class Pending:
@@ -35,6 +37,7 @@ class Pending:
         author: the number of its author.
         flags: those it had when it was sent.
         index, offset: where it stands.
+        recipients: where each of them stands, or None where it gave no ack.
         outstanding: how many recipients have not accepted, or are not confirmed.
         of: the message that it escalates; escalation: the message that escalates it.
         acks: the addresses of its acks.
@@ -57,33 +60,23 @@ class Pending:
         self.flags = flags
         self.index = index
         self.offset = offset
-        self.recipients = {key: Recipient() for key in to}
+        self.recipients: dict[PublicKey, Recipient | None] = dict.fromkeys(to)
         self.outstanding = len(to)
         self.acks: list[bytes] = []
 
     @property
-    def needs_ack(self) -> bool:
-        """Whether every recipient must acknowledge it."""
-        return self.flags & NEEDS_ACK != 0
-
-    @property
-    def acknowledged(self) -> bool:
-        """Whether every recipient has accepted and is confirmed."""
-        return self.outstanding == 0
-
-    @property
     def cleared(self) -> bool:
-        """Whether that is so of it or of its escalation."""
+        """Whether every recipient, of it or of its escalation, has accepted and is confirmed."""
         return self.outstanding == 0 or (self.escalation is not None and self.escalation.outstanding == 0)
 
+    @property
+    def silent(self) -> list[PublicKey]:
+        """The recipients that have not accepted, or are not confirmed."""
+        return [key for key, state in self.recipients.items() if state is None or state.ruling != "confirm"]
 
-class Standing(NamedTuple):
-    """What matters of a receipt until a chain record commits it; `word` is its answer or its ruling."""
 
-    signer: PublicKey
-    word: str
-    as_approver: bool
-    pending: Pending
+Standing = tuple[PublicKey, str, bool, Pending]
+"""What matters of a receipt until a chain record commits it: signer, answer or ruling, as an approver, its message."""
 
 
 class Receipts:
@@ -109,7 +102,7 @@ class Receipts:
 
     def receive(self, envelope: Envelope[Any]) -> None:
         """Take the next receipt, judged where it stands."""
-        record: Ack | Ruling = envelope.record
+        record: Any = envelope.record
         if record.thread != self.thread:
             raise EnvelopeError("chain.thread", f"the {record.kind} is of the thread {address_text(record.thread)}")
         if record.kind == "ack":
@@ -135,68 +128,75 @@ class Receipts:
             del self._acks[ack]
         return pending
 
-    def _ack(self, envelope: Envelope[Any], record: Any) -> None:
-        signer = envelope.signer
-        pending = self.pending.get(record.message)
-        flags = pending.flags if pending is not None else self._flags(record.message)
+    def _ack(self, envelope: Envelope[Any], record: Ack) -> None:
+        _, signer, address, _ = envelope
+        message, answer = record.message, record.answer
+        pending = self.pending.get(message)
+        flags = pending.flags if pending is not None else self._flags(message)
         if not flags & MESSAGE:
-            raise EnvelopeError("ack.message", f"the ack is of {address_text(record.message)}, no earlier message")
+            raise EnvelopeError("ack.message", f"the ack is of {address_text(message)}, no earlier message")
         member = self._members.check_signer(signer, MAY_ACK, "ack")
         if not flags & ADDRESSED or (pending is not None and signer not in pending.recipients):
             raise EnvelopeError("ack.recipient", f"{did_key(signer)} is no recipient of the message")
-        self._check_place(envelope)
+        self._check_place(address, "ack")
         if pending is None:
             raise EnvelopeError("ack.settled", "the ack is of a message that is settled or retracted")
         recipient = pending.recipients[signer]
-        if recipient.last is not None or record.after is not None:
-            self._check_round(signer, recipient, record)
-            recipient.ruling = ""
-            recipient.correction = None
-        recipient.last, recipient.answer = envelope.address, record.answer
-        recipient.rounds += 1
-        pending.acks.append(envelope.address)
-        if record.answer == "decline":
+        if recipient is None and record.after is None:
+            recipient = pending.recipients[signer] = Recipient(address, answer)
+        else:
+            recipient = self._check_round(signer, recipient, record.after)
+            recipient.last, recipient.answer = address, answer
+            recipient.ruling, recipient.correction = "", None
+            recipient.rounds += 1
+        pending.acks.append(address)
+        if answer == "decline":
             pending.declined = True
-        self._acks[envelope.address] = (pending, recipient)
+        self._acks[address] = (pending, recipient)
         as_approver = member.role == "approver" or pending.of is not None
-        self.standing[envelope.address] = Standing(signer, record.answer, as_approver, pending)
+        self.standing[address] = (signer, answer, as_approver, pending)
 
-    def _check_round(self, signer: PublicKey, recipient: Recipient, record: Ack) -> None:
-        if recipient.answer == "decline":
+    def _check_round(self, signer: PublicKey, recipient: Recipient | None, after: bytes | None) -> Recipient:
+        """Return the recipient if its further ack answers a correction, as one that is not its first must."""
+        if recipient is not None and recipient.answer == "decline":
             raise EnvelopeError("ack.declined", f"{did_key(signer)} declined the message before")
-        if record.after != recipient.correction:
-            wanted = "none" if recipient.correction is None else address_text(recipient.correction)
-            given = "none" if record.after is None else address_text(record.after)
+        correction = recipient.correction if recipient is not None else None
+        if after != correction:
+            wanted = "none" if correction is None else address_text(correction)
+            given = "none" if after is None else address_text(after)
             raise EnvelopeError("ack.after", f"after is {given}, but the correction to answer is {wanted}")
-        if recipient.correction is None:
+        if recipient is None or correction is None:
             raise EnvelopeError("ack.after", "the ack before it was not corrected, so there is nothing to ack anew")
         if recipient.rounds >= MAX_ROUNDS:
             raise EnvelopeError("ack.rounds", f"{did_key(signer)} acknowledged the message {MAX_ROUNDS} times already")
+        return recipient
 
-    def _ruling(self, envelope: Envelope[Any], record: Any) -> None:
-        if (found := self._acks.get(record.ack)) is None:
-            raise EnvelopeError("ruling.ack", f"{address_text(record.ack)} is no ack of an unsettled message")
+    def _ruling(self, envelope: Envelope[Any], record: Ruling) -> None:
+        _, signer, address, _ = envelope
+        ack, ruling = record.ack, record.ruling
+        if (found := self._acks.get(ack)) is None:
+            raise EnvelopeError("ruling.ack", f"{address_text(ack)} is no ack of an unsettled message")
         pending, recipient = found
-        member = self._members.check_signer(envelope.signer, MAY_APPEND, "ruling")
+        member = self._members.check_signer(signer, MAY_APPEND, "ruling")
         if member.number != pending.author:
-            raise EnvelopeError("ruling.author", f"{did_key(envelope.signer)} is not the author of the message")
-        self._check_place(envelope)
-        if recipient.last != record.ack or recipient.ruling:
+            raise EnvelopeError("ruling.author", f"{did_key(signer)} is not the author of the message")
+        self._check_place(address, "ruling")
+        if recipient.last != ack or recipient.ruling:
             raise EnvelopeError("ruling.repeated", "the ack was ruled on before")
         if recipient.answer == "decline":
             raise EnvelopeError("ruling.declined", "the ack declines, which is final")
-        recipient.ruling = record.ruling
-        if record.ruling == "confirm":
+        recipient.ruling = ruling
+        if ruling == "confirm":
             pending.outstanding -= 1
         else:
-            recipient.correction = envelope.address
-        self.standing[envelope.address] = Standing(envelope.signer, record.ruling, False, pending)
+            recipient.correction = address
+        self.standing[address] = (signer, ruling, False, pending)
 
-    def _check_place(self, envelope: Envelope[Any]) -> None:
+    def _check_place(self, address: bytes, kind: str) -> None:
         if len(self.standing) >= MAX_STANDING:
             raise EnvelopeError("receipts.many", f"{MAX_STANDING} receipts stand already; a chain record is due")
-        if envelope.address in self.standing or envelope.address in self._acks:
-            raise EnvelopeError("receipts.repeated", f"the {envelope.kind} stands a second time")
+        if address in self.standing or address in self._acks:
+            raise EnvelopeError("receipts.repeated", f"the {kind} stands a second time")
 
     def _difference(self, listed: tuple[bytes, ...]) -> str:
         for place, (wrong, right) in enumerate(zip(listed, self.standing, strict=False)):

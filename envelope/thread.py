@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envelope.cose import Envelope, address_text
-from envelope.digests import DigestTable, short_digest
+from envelope.digests import DigestTable, condensed
 from envelope.errors import EnvelopeError
 from envelope.keys import PublicKey, did_key
 from envelope.membership import ANYBODY, MAY_APPEND, MODERATOR, Membership, MemberState
@@ -39,6 +39,9 @@ from envelope.records import Chained, Limits, Message, Open, Roster, Seal, Settl
 
 MAX_NOTES: Final = 64
 CLOCK_TOLERANCE_MS: Final = 300_000
+
+_Done = dict[bytes | str, str]
+"""The outcomes that a record's settlements state, by message or remembered path."""
 
 _INTENT_FLAGS: Final = {"escalate": ESCALATION, "retract": RETRACTION}
 
@@ -85,8 +88,8 @@ class Thread:
         self._notes_of: dict[str, int] = {}
         self._chain = DigestTable(32)
         self._rows = array("Q")  # author << 8 | flags, one a chain record
-        self._ids = DigestTable(16)
-        self._paths = DigestTable(16)
+        self._ids: dict[str, None] = {}  # a set; but a set takes up to three times the memory of a dict
+        self._paths: dict[str, None] = {}
         self._limits: Limits | None = None
         self._room: str | None = None
         self._receipts = Receipts(self.members, self._flags)
@@ -110,11 +113,11 @@ class Thread:
 
     def has_id(self, message_id: str) -> bool:
         """Whether a message of the thread has this id."""
-        return self._ids.find(short_digest(message_id)) >= 0
+        return condensed(message_id) in self._ids
 
     def has_path(self, path: tuple[str, ...]) -> bool:
         """Whether a message or a settlement of the thread has this step path."""
-        return self._paths.find(short_digest(*path)) >= 0
+        return _path(path) in self._paths
 
     def is_declined(self, message: bytes) -> bool:
         """Whether a recipient of a message that is not settled has declined it, committed or not."""
@@ -142,14 +145,14 @@ class Thread:
             EnvelopeError: the rule that it breaks here. The state is then as it was.
         """
         kind = envelope.record.kind
-        if kind in _RECEIPTS and self.opening is not None:
-            if self.outcome is not None:
-                raise EnvelopeError("chain.sealed", f"a {kind} follows the seal")
-            self._receipts.receive(envelope)
-        elif self.opening is not None:
-            self._extend(envelope, offset)
-        else:
+        if self.opening is None:
             self._begin(envelope)
+        elif kind not in _RECEIPTS:
+            self._extend(envelope, kind, offset)
+        elif self.outcome is None:
+            self._receipts.receive(envelope)
+        else:
+            raise EnvelopeError("chain.sealed", f"a {kind} follows the seal")
         self.index += 1
 
     def _begin(self, envelope: Envelope[Any]) -> None:
@@ -166,11 +169,10 @@ class Thread:
         self.owner = envelope.signer
         self.signers[envelope.signer] = False
         self._sent_at = record.sent_at
-        self._push(envelope, 0)
+        self._push(envelope.address, self.members[envelope.signer].number, 0)
 
-    def _extend(self, envelope: Envelope[Any], offset: int) -> None:
-        record = envelope.record
-        kind = record.kind
+    def _extend(self, envelope: Envelope[Any], kind: str, offset: int) -> None:
+        record, signer, address, _ = envelope
         if kind == "open":
             raise EnvelopeError("chain.second_open", "a second open stands in the thread")
         if kind not in _EFFECTS:
@@ -186,34 +188,32 @@ class Thread:
         if kind == "message":
             self._check_identity(record)
         # 2. roster
-        member = self.members.check_signer(envelope.signer, _may_sign(record), kind)
-        if record.settled is not None and member.role not in MAY_APPEND:
+        member = self.members.check_signer(signer, _may_sign(record), kind)
+        settled: tuple[Settled, ...] = record.settled or ()
+        if settled and member.role not in MAY_APPEND:
             raise EnvelopeError("roster.role", f"the signer is {member.role}, who may leave, but not settle")
         if kind == "message":
-            if record.to is not None:
-                self.members.check_recipients(record, envelope.signer)
+            self.members.check_recipients(record, signer)
         elif kind == "roster":
-            self.members.check_change(record, envelope.signer)
-        if envelope.signer != self.owner:
+            self.members.check_change(record, signer)
+        if signer != self.owner:
             self._check_steps(record)
         # 3. receipts
         self._receipts.check_committed(record.receipts or ())
         # 4. settle
-        done: dict[bytes, str] = {}
-        for entry in record.settled or ():
+        done: _Done = {}
+        for entry in settled:
             self._check_settled(entry, member.number, done)
         check(self, envelope, member, done)
         # The record holds: nothing below may fail.
-        if record.receipts is not None:
-            self._commit_receipts()
+        self._commit_receipts()
         if record.sent_at + CLOCK_TOLERANCE_MS < self._sent_at:
             self._note_time(envelope, offset)
         self._sent_at = record.sent_at
-        for entry in record.settled or ():
-            self._settle(entry, envelope, offset)
-        take(self, envelope, member, offset)
-        if envelope.signer not in self.signers:
-            self.signers[envelope.signer] = False
+        for entry in settled:
+            self._settle(entry)
+        self._push(address, member.number, take(self, envelope, member, offset))
+        self.signers.setdefault(signer, False)
 
     def _misplaced(self, envelope: Envelope[Any]) -> None:
         record = envelope.record
@@ -242,32 +242,34 @@ class Thread:
     # Messages
 
     def _check_identity(self, record: Message) -> None:
-        if self._ids.find(short_digest(record.id)) >= 0:
+        if condensed(record.id) in self._ids:
             raise EnvelopeError("message.id", f"the id {record.id} was used before")
         if record.room != self._room:
             raise EnvelopeError("message.room", f"the room is {record.room}, but the open's {self._room}")
         if record.reply_to is not None and not self._flags(record.reply_to) & MESSAGE:
             raise EnvelopeError("message.reply_to", f"reply_to {address_text(record.reply_to)} is no earlier message")
 
-    def _check_steps(self, record: Chained) -> None:
-        if isinstance(record, Message) and record.step is not None:
-            raise EnvelopeError("step.owner", f"the step {'/'.join(record.step)} is another key's than the owner's")
+    def _check_steps(self, record: Any) -> None:
+        step = record.step if record.kind == "message" else None
+        if step is not None:
+            raise EnvelopeError("step.owner", f"the step {'/'.join(step)} is another key's than the owner's")
         if record.settled is not None and any(entry.step is not None for entry in record.settled):
             raise EnvelopeError("step.owner", "a step is settled by another key than the owner's")
 
-    def _check_message(self, envelope: Envelope[Message], member: MemberState, done: dict[bytes, str]) -> None:
+    def _check_message(self, envelope: Envelope[Message], member: MemberState, done: _Done) -> None:
         record = envelope.record
-        if record.step is not None and (path := short_digest(*record.step)):
-            if path in done or self._paths.find(path) >= 0:
-                raise EnvelopeError("step.repeated", f"the step {'/'.join(record.step)} occurred before")
-        if record.intent == "retract":
+        intent = record.intent
+        step = record.step
+        if step is not None and ((path := _path(step)) in done or path in self._paths):
+            raise EnvelopeError("step.repeated", f"the step {'/'.join(step)} occurred before")
+        if intent == "retract":
             self._check_retraction(record, member, done)
-        elif record.intent == "escalate":
+        elif intent == "escalate":
             self._check_escalation(record, member, done)
-        if self._limits is not None and envelope.signer == self.owner and record.intent != "escalate":
+        if self._limits is not None and envelope.signer == self.owner and intent != "escalate":
             self._check_limits(record, self._limits)
 
-    def _check_retraction(self, record: Message, member: MemberState, done: dict[bytes, str]) -> None:
+    def _check_retraction(self, record: Message, member: MemberState, done: _Done) -> None:
         assert record.reply_to is not None
         flags = self._flags(record.reply_to)
         if self._author(record.reply_to) != member.number:
@@ -280,7 +282,7 @@ class Thread:
         if target and (target.declined or (target.escalation and target.escalation.declined)):
             raise EnvelopeError("retract.declined", "the retracted message was declined")
 
-    def _check_escalation(self, record: Message, member: MemberState, done: dict[bytes, str]) -> None:
+    def _check_escalation(self, record: Message, member: MemberState, done: _Done) -> None:
         assert record.reply_to is not None
         flags = self._flags(record.reply_to)
         if self._author(record.reply_to) != member.number:
@@ -305,28 +307,28 @@ class Thread:
         if limits.messages is not None and self.used_messages + 1 > limits.messages:
             raise EnvelopeError("limit.messages", f"the message is one more than the owner's {limits.messages}")
 
-    def _take_message(self, envelope: Envelope[Message], member: MemberState, offset: int) -> None:
-        record = envelope.record
-        flags = MESSAGE | _INTENT_FLAGS.get(record.intent, 0)
+    def _take_message(self, envelope: Envelope[Message], member: MemberState, offset: int) -> int:
+        record, signer, address, _ = envelope
+        intent = record.intent
+        flags = MESSAGE | _INTENT_FLAGS.get(intent, 0)
         if record.needs_ack:
             flags |= NEEDS_ACK
-        self._ids.add_missed()
+        self._ids[condensed(record.id)] = None
         if record.step is not None:
             flags |= STEP
-            self._paths.add(short_digest(*record.step))
+            self._paths[_path(record.step)] = None
         pending = None
         if record.to is not None:
             flags |= ADDRESSED
-            pending = self._receipts.pending[envelope.address] = Pending(
-                envelope.address, self.seq, member.number, flags, self.index, offset, record.to
-            )
+            pending = Pending(address, self.seq, member.number, flags, self.index, offset, record.to)
+            self._receipts.pending[address] = pending
         if record.reply_to is not None:
             self._take_reply(envelope, member, offset, pending)
-        if envelope.signer == self.owner and record.intent != "escalate":
+        if signer == self.owner and intent != "escalate":
             self.used_bytes += record.payload_bytes
             self.used_messages += 1
         self.messages += 1
-        self._push(envelope, flags)
+        return flags
 
     def _take_reply(
         self, envelope: Envelope[Message], member: MemberState, offset: int, pending: Pending | None
@@ -358,12 +360,15 @@ class Thread:
         if not open_ones:
             del self._challenged[target]
 
-    def _check_nothing(self, envelope: Envelope[Any], member: MemberState, done: dict[bytes, str]) -> None:
+    def _check_nothing(self, envelope: Envelope[Any], member: MemberState, done: _Done) -> None:
         """A roster record's own effect is checked with the roster, a settle has none."""
 
-    def _take_roster(self, envelope: Envelope[Roster], member: MemberState, offset: int) -> None:
+    def _take_nothing(self, envelope: Envelope[Any], member: MemberState, offset: int) -> int:
+        return 0
+
+    def _take_roster(self, envelope: Envelope[Roster], member: MemberState, offset: int) -> int:
         self.members.change(envelope.record, self.seq)
-        self._push(envelope, 0)
+        return 0
 
     # Receipts
 
@@ -385,62 +390,65 @@ class Thread:
 
     # Settling and sealing
 
-    def _check_settled(self, entry: Settled, author: int, done: dict[bytes, str]) -> None:
-        if entry.step is not None:
-            path = short_digest(*entry.step)
-            if path in done or self._paths.find(path) >= 0:
+    def _check_settled(self, entry: Settled, author: int, done: _Done) -> None:
+        message, outcome = entry.message, entry.outcome
+        if message is None:
+            assert entry.step is not None
+            path = _path(entry.step)
+            if path in done or path in self._paths:
                 raise EnvelopeError("step.repeated", f"the step {'/'.join(entry.step)} occurred before")
-            done[path] = entry.outcome
+            done[path] = outcome
             return
-        assert entry.message is not None
-        pending = self._receipts.pending.get(entry.message)
-        flags = pending.flags if pending else self._flags(entry.message)
+        pending = self._receipts.pending.get(message)
+        flags = pending.flags if pending else self._flags(message)
         if not flags & MESSAGE:
-            raise EnvelopeError("settle.unknown", f"{address_text(entry.message)} is no message of the thread")
-        if (pending.author if pending else self._author(entry.message)) != author:
-            raise EnvelopeError("settle.author", f"the message {address_text(entry.message)} is another's")
-        if flags & SETTLED or entry.message in done:
-            raise EnvelopeError("settle.repeated", f"the message {address_text(entry.message)} is settled already")
-        if flags & RETRACTED and entry.outcome != "failed":
-            raise EnvelopeError("settle.retracted", f"{address_text(entry.message)} was retracted")
-        if entry.outcome == "succeeded" and pending and pending.needs_ack and not pending.acknowledged:
+            raise EnvelopeError("settle.unknown", f"{address_text(message)} is no message of the thread")
+        if (pending.author if pending else self._author(message)) != author:
+            raise EnvelopeError("settle.author", f"the message {address_text(message)} is another's")
+        if flags & SETTLED or message in done:
+            raise EnvelopeError("settle.repeated", f"the message {address_text(message)} is settled already")
+        if flags & RETRACTED and outcome != "failed":
+            raise EnvelopeError("settle.retracted", f"{address_text(message)} was retracted")
+        if outcome == "succeeded" and pending and flags & NEEDS_ACK and pending.outstanding:
             raise EnvelopeError(
                 "settle.unacknowledged",
-                f"{address_text(entry.message)} lacks a confirmed ack of a recipient",
+                f"{address_text(message)} lacks a confirmed ack of a recipient",
             )
-        if entry.outcome == "approved":
+        if outcome == "approved":
             escalation = pending.escalation if pending else None
             if (
                 escalation is None
                 or entry.by != escalation.address
-                or not escalation.acknowledged
+                or escalation.outstanding
                 or escalation.failed
                 or done.get(escalation.address) == "failed"
             ):
-                raise EnvelopeError("settle.approved", f"{address_text(entry.message)} was not approved throughout")
-        done[entry.message] = entry.outcome
+                raise EnvelopeError("settle.approved", f"{address_text(message)} was not approved throughout")
+        done[message] = outcome
 
-    def _settle(self, entry: Settled, envelope: Envelope[Any], offset: int) -> None:
-        if entry.step is not None:
-            self._paths.add(short_digest(*entry.step))
+    def _settle(self, entry: Settled) -> None:
+        message, outcome = entry.message, entry.outcome
+        if message is None:
+            assert entry.step is not None
+            self._paths[_path(entry.step)] = None
             self.ungated += 1
             return
-        assert entry.message is not None
-        pending = self._receipts.forget(entry.message)
-        self._rows[pending.row if pending else self._chain.find(entry.message)] |= SETTLED
+        pending = self._receipts.forget(message)
         if pending is None:
+            self._rows[self._chain.find(message)] |= SETTLED
             return
-        if entry.outcome == "approved":
+        self._rows[pending.row] |= SETTLED
+        if outcome == "approved":
             assert pending.escalation is not None
             self.approved += 1
             approvers = ", ".join(did_key(key) for key in pending.escalation.recipients)
-            silent = ", ".join(did_key(k) for k, r in pending.recipients.items() if r.ruling != "confirm")
-            text = f"approved by {approvers}; not acknowledged by {silent or 'nobody'}"
+            text = f"approved by {approvers}; not acknowledged by {', '.join(map(did_key, pending.silent)) or 'nobody'}"
             self._note_on(pending, "message.approved", text)
-        pending.failed = entry.outcome == "failed"
-        if pending.needs_ack and pending.of is None and not pending.cleared:
+        elif outcome == "failed":
+            pending.failed = True
+        if pending.flags & NEEDS_ACK and pending.of is None and not pending.cleared:
             if self._is_owner(pending.author):
-                self._uncleared_owner = self._uncleared_owner or pending.address
+                self._uncleared_owner = self._uncleared_owner or message
             else:
                 self._leave_open(pending)
 
@@ -453,13 +461,13 @@ class Thread:
         else:
             self._more_uncleared += 1
 
-    def _check_seal(self, envelope: Envelope[Seal], member: MemberState, done: dict[bytes, str]) -> None:
+    def _check_seal(self, envelope: Envelope[Seal], member: MemberState, done: _Done) -> None:
         if envelope.record.outcome != "completed":
             return
         owner = self.members[self.owner].number
         bad = self._uncleared_owner
         for address, pending in self._receipts.pending.items():
-            if pending.author == owner and pending.needs_ack and pending.of is None:
+            if pending.author == owner and pending.flags & NEEDS_ACK and pending.of is None:
                 if address not in done or not pending.cleared:
                     bad = bad or address
         if bad is not None:
@@ -468,11 +476,11 @@ class Thread:
                 f"completed, but the owner's message {address_text(bad)} is not acknowledged, approved or settled",
             )
 
-    def _take_seal(self, envelope: Envelope[Seal], member: MemberState, offset: int) -> None:
+    def _take_seal(self, envelope: Envelope[Seal], member: MemberState, offset: int) -> int:
         self.outcome = envelope.record.outcome
         if self.outcome == "completed":
             for pending in self._receipts.pending.values():
-                if pending.needs_ack and pending.of is None and not self._is_owner(pending.author):
+                if pending.flags & NEEDS_ACK and pending.of is None and not self._is_owner(pending.author):
                     self._leave_open(pending)
             names = {state.number: key for key, state in self.members.items()}
             for author, index, place, address in self._uncleared:
@@ -482,12 +490,9 @@ class Thread:
             for address, (author, _, index, place) in self._challenges.items():
                 text = f"{did_key(names[author])} did not answer the challenge"
                 self._note("seal.open_challenge", index, place, address, text)
-        self._push(envelope, 0)
+        return 0
 
     # Bookkeeping
-
-    def _take_settle(self, envelope: Envelope[Any], member: MemberState, offset: int) -> None:
-        self._push(envelope, 0)
 
     def _flags(self, address: bytes) -> int:
         row = self._chain.find(address)
@@ -496,10 +501,10 @@ class Thread:
     def _author(self, address: bytes) -> int:
         return self._rows[self._chain.find(address)] >> 8
 
-    def _push(self, envelope: Envelope[Any], flags: int) -> None:
-        self._chain.add(envelope.address)
-        self._rows.append(self.members[envelope.signer].number << 8 | flags)
-        self.tip = envelope.address
+    def _push(self, address: bytes, author: int, flags: int) -> None:
+        self._chain.add(address)
+        self._rows.append(author << 8 | flags)
+        self.tip = address
         self.seq += 1
 
     def _note_time(self, envelope: Envelope[Chained], offset: int) -> None:
@@ -518,19 +523,24 @@ class Thread:
             self.omitted += 1
 
 
+def _path(step: tuple[str, ...]) -> str:
+    """Return what is remembered of a step's path."""
+    return condensed("/".join(step))
+
+
 def _may_sign(record: Chained) -> frozenset[str]:
     if record.kind == "message" or record.kind == "settle":
         return MAY_APPEND
     return ANYBODY if isinstance(record, Roster) and record.change == "leave" else MODERATOR
 
 
-_Check = Callable[[Thread, Envelope[Any], MemberState, dict[bytes, str]], None]
-_Take = Callable[[Thread, Envelope[Any], MemberState, int], None]
+_Check = Callable[[Thread, Envelope[Any], MemberState, _Done], None]
+_Take = Callable[[Thread, Envelope[Any], MemberState, int], int]
 
 _RECEIPTS: Final = frozenset(("ack", "ruling"))
 _EFFECTS: Final[Mapping[str, tuple[_Check, _Take]]] = {
     "message": (Thread._check_message, Thread._take_message),
     "roster": (Thread._check_nothing, Thread._take_roster),
-    "settle": (Thread._check_nothing, Thread._take_settle),
+    "settle": (Thread._check_nothing, Thread._take_nothing),
     "seal": (Thread._check_seal, Thread._take_seal),
 }

@@ -4,11 +4,14 @@ from flow.agent import Agent
 from flow.budget import Limits
 from flow.bus import Bus, Event
 from flow.clock import SYSTEM, Clock
+from flow.document import PlanDocument, documents, read_document
 from flow.errors import (
     AckTimeout,
+    Cancelled,
     Declined,
     Escalated,
     FlowError,
+    InDoubt,
     InvalidThread,
     NoRecipient,
     NoTransition,
@@ -20,11 +23,12 @@ from flow.errors import (
     Superseded,
 )
 from flow.heartbeat import Monitor
-from flow.machine import Call, Machine, Transition
+from flow.job import Job
+from flow.machine import Call, Failure, Machine, Transition
 from flow.peers import Confirm, Correct, Delivery, Judge, Peer
 from flow.plan import Draft, Loop, Panel, Plan, Retry, Step
 from flow.run import Outcome, Run, ThreadCopy
-from flow.store import Head, MemoryStore, State, ThreadStore
+from flow.store import Head, MemoryStore, SqliteStore, State, ThreadStore
 from flow.transport import local
 from flow.validation import Finding, validate
 
@@ -34,6 +38,7 @@ __all__ = [
     "Agent",
     "Bus",
     "Call",
+    "Cancelled",
     "Clock",
     "Confirm",
     "Correct",
@@ -42,10 +47,13 @@ __all__ = [
     "Draft",
     "Escalated",
     "Event",
+    "Failure",
     "Finding",
     "FlowError",
     "Head",
+    "InDoubt",
     "InvalidThread",
+    "Job",
     "Judge",
     "Limits",
     "Loop",
@@ -59,10 +67,12 @@ __all__ = [
     "Panel",
     "Peer",
     "Plan",
+    "PlanDocument",
     "PlanError",
     "Rejected",
     "Retry",
     "Run",
+    "SqliteStore",
     "State",
     "Step",
     "StepFailed",
@@ -71,6 +81,8 @@ __all__ = [
     "ThreadCopy",
     "ThreadStore",
     "Transition",
+    "documents",
     "local",
+    "read_document",
     "validate",
 ]

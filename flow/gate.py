@@ -107,10 +107,14 @@ class Gate:
         unit = _Unit(self, confirmed)
         asking = unit.asking = [_Asking(unit, ask) for ask in asks]
         first, *others = [task for one in asking for task in one.tasks()]
-        async with anyio.create_task_group() as group:
-            for other in others:
-                group.start_soon(other)
+        unit.alone = not others
+        if unit.alone:
             await first()
+        else:
+            async with anyio.create_task_group() as group:
+                for other in others:
+                    group.start_soon(other)
+                await first()
         if unit.stop is not None:
             raise unit.stop
         for one in asking:
@@ -135,6 +139,7 @@ class _Unit:
         self.confirmed = confirmed
         self.asking: Sequence[_Asking] = ()
         self.incomplete = 0
+        self.alone = False  # then nothing but time ends a wait
         self.committing = anyio.Lock(fast_acquire=True)
         self.stop: BaseException | None = None
         self.over = False
@@ -150,6 +155,8 @@ class _Unit:
         left = None if until is None else until - self.gate.clock.monotonic()
         if self.over or (left is not None and left <= 0):
             raise _Over
+        if self.alone and left is None:
+            return await work()
         with self.gate.clock.move_on_after(left) as scope:
             self._waits.add(scope)
             try:

@@ -1,6 +1,7 @@
 """What the README shows is what happens."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,35 @@ def test_the_two_commands_install_into_the_projects_own_folder() -> None:
     commands = re.findall(r"^python3 -m venv .*$", TEXT, re.MULTILINE)
     assert len(commands) == 2
     assert all(".venv/bin/pip install" in command for command in commands)
+
+
+def test_a_run_that_is_killed_goes_on_as_the_text_shows(tmp_path: Path) -> None:
+    program = re.search(r"<!-- durable:begin -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    assert program
+    (tmp_path / "release.py").write_text(program[1], "utf-8")
+    keys = [Identity.generate() for _ in range(2)]
+    for identity, name in zip(keys, ("author", "reviewer"), strict=True):
+        identity.save(tmp_path / f"{name}.pem")
+    trust = TrustStore({key.public_key: TrustedKey("somebody", "agent") for key in keys})
+    (tmp_path / "trust.toml").write_text(trust.dump(), "utf-8")
+    running = subprocess.Popen([sys.executable, "release.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    with running, running.stdout:
+        begun = [running.stdout.readline() for _ in range(2)]
+        running.kill()
+    assert begun == ["building build attempt 1\n", "building test attempt 1\n"]
+    script = re.search(r"```sh\n(.*?)^flow threads.*?```", TEXT, re.DOTALL | re.MULTILINE)
+    assert script
+    commands = re.findall(r"^(flow .*?|envelope verify .*?)(?: {2,}#.*)?$", script[0], re.MULTILINE)
+    assert [command.split()[1] for command in commands] == ["threads", "resume", "export", "verify"]
+    printed = []
+    for command in commands:
+        name, *arguments = shlex.split(command)
+        result = subprocess.run(
+            [sys.executable, "-m", name, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result
+        printed.append(result.stdout)
+    assert " open " in printed[0]
+    assert "building test attempt 2\n" in printed[1]
+    assert "building build" not in printed[1]

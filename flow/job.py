@@ -1,0 +1,50 @@
+"""Everything that a run takes but its name and its store, as one value that a command can find and go on with."""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from envelope import PublicKey
+from flow.agent import Agent
+from flow.budget import Limits
+from flow.machine import Machine
+from flow.peers import Judge, Peer
+from flow.run import Run
+from flow.store import ThreadStore
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An agent with what it works on and whom it works with; fields as of `Agent.run`.
+
+    A program defines one, runs it under a name, and `flow resume NAME --with program:job` finds it when the program was
+    cut off.
+    """
+
+    agent: Agent
+    machine: Machine
+    record: Any
+    _: KW_ONLY
+    peers: Mapping[str, Peer]
+    judge: Judge
+    approvers: Mapping[str, PublicKey] = field(default_factory=lambda: MappingProxyType({}))
+    limits: Limits = Limits()  # noqa: RUF009 - frozen
+    room: str | None = None
+
+    async def run(self, name: str, **options: Any) -> Run:
+        """Run it as a new thread; options as of `Agent.run`: store, bus, heartbeat, clock, nonce, follows."""
+        return await self.agent.run(name, self.machine, self.record, **self._members(), **options)
+
+    async def resume(self, name: str, *, store: ThreadStore, **options: Any) -> Run:
+        """Go on with its thread in a store; options as of `Agent.resume`: bus, heartbeat, clock, in_doubt, seen."""
+        return await self.agent.resume(name, self.machine, self.record, store=store, **self._members(), **options)
+
+    def _members(self) -> dict[str, Any]:
+        return {
+            "peers": self.peers,
+            "judge": self.judge,
+            "approvers": self.approvers,
+            "limits": self.limits,
+            "room": self.room,
+        }
