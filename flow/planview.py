@@ -46,6 +46,15 @@ class Exported:
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise FlowError(f"{path}: {why}: give an exported plan document", code="plan.file") from None
+        return cls.of(path, data)
+
+    @classmethod
+    def of(cls, path: Path, data: bytes) -> Self:
+        """Read what a file holds.
+
+        Raises:
+            PlanError: it is no plan document (code `plan.document`).
+        """
         try:
             return cls(path, data, read_document(data))
         except PlanError as error:

@@ -10,7 +10,7 @@ from flow.bus import MACHINE_MOVE, MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLE
 from flow.firing import call_key
 from flow.machine import Failure
 from tests.flow.stage import assert_ended, settled, story
-from tests.flow.test_branches import GATES
+from tests.flow.test_branching import GATES
 from tests.flow.units import ALWAYS, Odd, PlanStage, became, log, net, quiet, routing, told
 
 pytestmark = pytest.mark.anyio

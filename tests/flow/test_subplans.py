@@ -31,7 +31,7 @@ from flow.firing import call_key
 from flow.machine import Failure
 from flow.testing import Wait
 from tests.flow.stage import ANNA, appended, assert_ended, opened, settled, story
-from tests.flow.test_branches import GATES
+from tests.flow.test_branching import GATES
 from tests.flow.test_panels import APPROVERS, join
 from tests.flow.units import ALWAYS, Odd, PlanStage, became, named, net, quiet, routing, told
 
