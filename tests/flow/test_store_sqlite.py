@@ -65,7 +65,7 @@ async def filled(path: Path, messages: int = 3) -> tuple[ThreadWriter, Head]:
     async with SqliteStore(path) as store:
         head = await store.create("t", writer.records[0], b"begun")
         for number in range(messages):
-            head = await store.commit("t", head, [told(writer, f"m-{number}")], f"state-{number}".encode())
+            head = await store.commit("t", head, [told(writer, f"m-{number}")], f"state-{number + 1}".encode())
     return writer, head
 
 
