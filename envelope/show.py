@@ -122,7 +122,7 @@ class Timeline:
         envelope = entry.envelope
         record = envelope.record
         head = Text()
-        head.append(f"{number:>4}  {_time(record.sent_at)}  ", "dim")
+        head.append(f"{number:>4}  {utc(record.sent_at)}  ", "dim")
         head.append(self.name(envelope.signer), "bold")
         if isinstance(record, Open):
             head.append(" opens ").append(escape(record.name), "bold").append(f"  {short(envelope.address)}", "dim")
@@ -311,7 +311,8 @@ def _under(text: str, style: str = "") -> Text:
     return Text(_MARGIN + text, style)
 
 
-def _time(sent_at: int) -> str:
+def utc(sent_at: int) -> str:
+    """Return a record's time for a person."""
     try:
         return datetime.fromtimestamp(sent_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (OverflowError, ValueError, OSError):

@@ -24,7 +24,7 @@ from flow.machine import Call, Machine, Transition
 from flow.peers import Confirm, Correct, Delivery, Judge, Peer
 from flow.plan import Draft, Loop, Panel, Plan, Retry, Step
 from flow.run import Outcome, Run, ThreadCopy
-from flow.store import Head, MemoryStore, State, ThreadStore
+from flow.store import Head, MemoryStore, SqliteStore, State, ThreadStore
 from flow.transport import local
 from flow.validation import Finding, validate
 
@@ -63,6 +63,7 @@ __all__ = [
     "Rejected",
     "Retry",
     "Run",
+    "SqliteStore",
     "State",
     "Step",
     "StepFailed",

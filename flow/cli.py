@@ -1,7 +1,5 @@
 """The `flow` command."""
 
-import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +11,7 @@ from rich.console import Console
 from envelope import EnvelopeError, verify_file
 from envelope.show import Timeline, escape, print_lines, render_verdict, say_anything, terminal_width
 from envelope.threadfile import write_records
+from flow import cli_threads
 from flow.demo import copied, files_below, sign_off
 from flow.errors import FlowError
 
@@ -74,9 +73,12 @@ def demo(
     if signoff.rejected is not None:
         typer.echo(escape(f"The release was rejected. {signoff.rejected}"))
     typer.echo(f"Verify it yourself (exit code {verdict.exit_code}):")
-    beside = Path(sys.executable).with_name("envelope")
-    command = "envelope" if shutil.which("envelope") or not beside.exists() else _quoted(beside)
-    typer.echo(f"  {command} verify {_quoted(thread)} --trust {_quoted(trust)}")
+    typer.echo(f"  {cli_threads.verify_command(thread, trust)}")
+
+
+app.command(epilog="Example: flow threads --store threads.db")(cli_threads.threads)
+app.command(epilog="Example: flow export release -o release.thread")(cli_threads.export)
+app.command("import", epilog=f"Example: flow import release.thread\n\n{cli_threads.IMPORT_CODES}")(cli_threads.import_)
 
 
 def main() -> None:
@@ -106,7 +108,3 @@ def _claim(out: Path) -> None:
         raise FlowError(f"{out}: {error.strerror}: choose another --out", code="demo.out") from None
     if others:
         raise FlowError(f"{out} holds {others[0]!r}: choose another --out", code="demo.out")
-
-
-def _quoted(path: Path) -> str:
-    return escape(shlex.quote(str(path)))

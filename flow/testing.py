@@ -18,13 +18,14 @@ from envelope import (
     Message,
     PublicKey,
     ThreadWriter,
+    open_envelope,
     sign_record,
 )
 from flow.bus import Bus, Event
 from flow.clock import SYSTEM, Clock
 from flow.errors import Declined, StoreError
 from flow.peers import Delivery
-from flow.store import Head, State, ThreadStore
+from flow.store import IMPORTED, Head, State, ThreadStore
 
 
 class FakeClock:
@@ -191,7 +192,8 @@ class ThreadStoreContract:
     """Tests that every `flow.store.ThreadStore` passes, line by line of its contract.
 
     A subclass whose name begins with `Test` gives `make_store`, and `reopen` if what it stores outlives a process; its
-    tests then run under anyio's pytest plugin.
+    tests then run under anyio's pytest plugin. Both stores are used from then on, in turn and at once, as two processes
+    would use them; what is to be closed, the subclass closes after the test.
     """
 
     async def make_store(self) -> ThreadStore:
@@ -244,6 +246,75 @@ class ThreadStoreContract:
         for name in ("b", "a.2", "B", "a-1", "a"):
             await store.create(name, _Scene(name).writer.opening.raw, b"begun")
         assert list(await store.names()) == ["B", "a", "a-1", "a.2", "b"]
+
+    async def test_a_thread_that_was_begun_is_begun_again_without_effect(self) -> None:
+        store, scene = await self._scene()
+        first, opening = scene.head, scene.writer.opening.raw
+        assert await store.create("first", opening, b"begun") == first
+        await scene.exchange(store)
+        for again in (store, await self.reopen(store)):
+            assert await again.create("first", opening, b"begun") == first
+            assert await _code(again.create("first", opening, b"other")) == "store.exists"
+            await self._unchanged(again, scene)
+
+    # Taking in a thread that grew elsewhere
+
+    async def test_a_thread_is_taken_in_as_a_whole_with_one_state_that_says_so(self) -> None:
+        store, scene = await self._elsewhere()
+        await self._unchanged(store, scene)
+        tip = scene.writer.thread.tip
+        assert list(await store.states("first")) == [State(tip, IMPORTED)]
+        assert scene.head == Head(scene.writer.thread.address, tip, 3, (), 1)
+        await store.commit("first", scene.head, [scene.message("more").raw], b"goes on")
+
+    async def test_a_thread_is_taken_in_with_its_standing_receipts(self) -> None:
+        store, scene = await self.make_store(), _Scene("first")
+        ack = scene.writer.ack(_PEER, scene.message("hello"), "understood")
+        head = await store.adopt("first", scene.writer.records)
+        assert head == Head(head.thread, scene.writer.thread.tip, 2, (ack.address,), 1) == await store.head("first")
+
+    async def test_a_thread_that_is_taken_in_again_changes_nothing(self) -> None:
+        store, scene = await self._elsewhere()
+        for again in (store, await self.reopen(store)):
+            assert await again.adopt("first", scene.writer.records) == scene.head
+            await self._unchanged(again, scene)
+
+    async def test_a_longer_copy_of_a_thread_extends_it_and_leaves_its_states(self) -> None:
+        store, scene = await self._scene()
+        await scene.exchange(store)
+        states = list(await store.states("first"))
+        more, again = scene.message("more"), scene.message("again")
+        head = await store.adopt("first", scene.writer.records)
+        assert head == Head(head.thread, again.address, 5, (), 3) == await store.head("first")
+        assert list(await store.read("first"))[-2:] == [more.raw, again.raw]
+        assert list(await store.states("first")) == states
+
+    async def test_a_copy_that_lacks_what_is_stored_or_goes_on_differently_is_a_conflict(self) -> None:
+        store, scene = await self._elsewhere()
+        records = scene.writer.records
+        for copy in (records[:1], records[:-1], [*records[:-1], records[0]], [records[0], scene.signed("other")]):
+            assert await _code(store.adopt("first", copy)) == "store.conflict"
+        await self._unchanged(store, scene)
+
+    async def test_another_thread_is_not_taken_in_under_a_name_that_is_taken(self) -> None:
+        store, scene = await self._elsewhere()
+        assert await _code(store.adopt("first", _Scene("first").writer.records)) == "store.exists"
+        await self._unchanged(store, scene)
+        assert (await store.adopt("second", _Scene("first").writer.records)).seq == 1
+        await self._unchanged(store, scene)
+
+    async def test_a_thread_with_a_record_that_breaks_a_rule_is_not_taken_in_at_all(self) -> None:
+        store, scene = await self._elsewhere()
+        good = scene.writer.records
+        for copy in ([], good[1:], [*good, b"garbage"], [*good, scene.signed("late", seq=7)], [good[0], good[2]]):
+            assert await _code(store.adopt("second", copy)) == "store.refused"
+        for bad in (b"garbage", scene.signed("late", seq=7), _flipped(scene.signed("late"))):
+            for more in ([bad], [scene.signed("late"), bad]):
+                error = await _refusal(store.adopt("first", [*good, *more]))
+                assert (error.code, type(error.__cause__)) == ("store.refused", EnvelopeError)
+        assert list(await store.names()) == ["first"]
+        await self._unchanged(store, scene)
+        await store.commit("first", scene.head, [scene.message("more").raw])
 
     # Commits
 
@@ -332,6 +403,75 @@ class ThreadStoreContract:
         assert await store.head("first") == head
         assert (list(await store.read("first")), list(await store.states("first"))) == (scene.writer.records, states)
         await store.commit("first", head, [scene.message("more").raw])
+
+    # Two stores at one place
+
+    async def test_each_store_sees_what_the_other_appends(self) -> None:
+        one, scene = await self._scene()
+        two = await self.reopen(one)
+        for number, store in enumerate((two, one, one, two, two, one)):
+            message = scene.message(f"m-{number}")
+            scene.head = await store.commit("first", scene.head, [message.raw], b"state")
+            for reader in (one, two):
+                await self._unchanged(reader, scene)
+        other = _Scene("second")
+        other.head = await two.create("second", other.writer.opening.raw, b"begun")
+        assert list(await one.names()) == ["first", "second"]
+        await self._unchanged(one, other, "second")
+
+    async def test_a_store_that_another_one_outran_refuses_what_builds_on_the_past(self) -> None:
+        one, scene = await self._scene()
+        two, old, late = await self.reopen(one), scene.head, scene.signed("late")
+        await scene.exchange(two)
+        assert await _code(one.commit("first", old, [late])) == "store.conflict"
+        assert await _code(one.commit("first", old, [], b"state")) == "store.conflict"
+        assert await _code(one.create("first", _Scene("first").writer.opening.raw, b"begun")) == "store.exists"
+        assert await _code(one.adopt("first", scene.writer.records[:2])) == "store.conflict"
+        await self._unchanged(one, scene)
+        scene.head = await one.commit("first", scene.head, [scene.message("more").raw])
+        await self._unchanged(two, scene)
+
+    async def test_a_store_that_another_one_outran_refuses_what_breaks_a_rule_there(self) -> None:
+        one, scene = await self._scene()
+        two = await self.reopen(one)
+        await scene.exchange(two)
+        repeated = scene.signed("hello")
+        error = await _refusal(one.commit("first", scene.head, [repeated]))
+        assert isinstance(error.__cause__, EnvelopeError)
+        assert (error.code, error.__cause__.code) == ("store.refused", "message.id")
+        await self._unchanged(one, scene)
+
+    async def test_a_commit_is_made_again_by_a_store_that_did_not_make_it(self) -> None:
+        one, scene = await self._scene()
+        two = await self.reopen(one)
+        at, message = scene.head, scene.message("hello")
+        made = scene.head = await one.commit("first", at, [message.raw], b"sent")
+        assert await two.commit("first", at, [message.raw], b"sent") == made
+        ack = scene.writer.ack(_PEER, message, "understood")
+        stood = scene.head = await two.commit("first", made, [ack.raw])
+        ruling = scene.writer.ruling(_OWNER, ack)
+        ruled = scene.head = await one.commit("first", stood, [ruling.raw], b"confirmed")
+        scene.head = await two.commit("first", ruled, [scene.writer.settle(_OWNER).raw])
+        for store in (one, two, await self.reopen(one)):
+            assert await store.commit("first", at, [message.raw], b"sent") == made
+            assert await store.commit("first", made, [ack.raw]) == stood
+            assert await store.commit("first", stood, [ruling.raw], b"confirmed") == ruled
+            assert await _code(store.commit("first", stood, [ruling.raw], b"other")) == "store.conflict"
+            await self._unchanged(store, scene)
+
+    async def test_of_twenty_writers_with_two_stores_one_wins_each_tip(self) -> None:
+        one, scene = await self._scene()
+        two = await self.reopen(one)
+        for turn in range(3):
+            race: list[tuple[list[bytes], bytes | None]] = [
+                ([scene.signed(f"m-{turn}-{number}")], None) for number in range(20)
+            ]
+            await self._race(one, race, scene.head, two)
+            (won,) = await one.read("first", turn + 1)
+            scene.writer.thread.apply(open_envelope(won))
+            scene.writer.records.append(won)
+            scene.head = await two.head("first")
+            await self._unchanged(one, scene)
 
     # Refused
 
@@ -451,6 +591,32 @@ class ThreadStoreContract:
             assert await _code(store.commit("first", at, records, state)) == "store.conflict"
         await self._unchanged(store, scene)
 
+    async def test_a_head_that_never_was_is_no_head_that_a_commit_was_made_at(self) -> None:
+        store, scene = await self._scene()
+        await scene.exchange(store)
+        message, ack, ruling = scene.writer.records[1:4]
+        at = Head(scene.head.thread, open_envelope(message).address, 2, (), 2)
+        assert (await store.commit("first", at, [ack, ruling], b"confirmed")).state == 3
+        for wrong in (
+            Head(bytes(32), at.tip, at.seq, at.standing, at.state),
+            Head(at.thread, bytes(32), at.seq, at.standing, at.state),
+            Head(at.thread, at.tip, at.seq, (bytes(32),), at.state),
+            Head(at.thread, at.tip, at.seq, at.standing, at.state + 1),
+            Head(at.thread, bytes(32), 0, (), 0),
+        ):
+            assert await _code(store.commit("first", wrong, [ack, ruling], b"confirmed")) == "store.conflict"
+        await self._unchanged(store, scene)
+
+    async def test_no_record_is_stored_twice(self) -> None:
+        store, scene = await self._scene()
+        message = scene.message("hello")
+        scene.head = await store.commit("first", scene.head, [message.raw])
+        ack = scene.writer.ack(_PEER, message, "understood")
+        scene.head = await store.commit("first", scene.head, [ack.raw])
+        for raw in (ack.raw, message.raw):
+            assert await _code(store.commit("first", scene.head, [raw])) == "store.refused"
+            await self._unchanged(store, scene)
+
     async def test_a_refused_commit_is_refused_again(self) -> None:
         store, scene = await self._scene()
         for _ in range(2):
@@ -478,18 +644,24 @@ class ThreadStoreContract:
         await self._race(store, [([], f"state-{number}".encode()) for number in range(20)], scene.head)
         assert len(await store.states("first")) == 2
 
-    async def _race(self, store: ThreadStore, commits: list[tuple[list[bytes], bytes | None]], at: Head) -> None:
+    async def _race(
+        self,
+        store: ThreadStore,
+        commits: list[tuple[list[bytes], bytes | None]],
+        at: Head,
+        other: ThreadStore | None = None,
+    ) -> None:
         results: list[Head | str] = []
 
-        async def one(records: list[bytes], state: bytes | None) -> None:
+        async def one(store: ThreadStore, records: list[bytes], state: bytes | None) -> None:
             try:
                 results.append(await store.commit("first", at, records, state))
             except StoreError as error:
                 results.append(error.code)
 
         async with anyio.create_task_group() as racing:
-            for records, state in commits:
-                racing.start_soon(one, records, state)
+            for number, (records, state) in enumerate(commits):
+                racing.start_soon(one, store if number % 2 or other is None else other, records, state)
         won = [result for result in results if result != "store.conflict"]
         assert won == [await store.head("first")]
 
@@ -498,10 +670,19 @@ class ThreadStoreContract:
         scene.head = await store.create("first", scene.writer.opening.raw, b"begun")
         return store, scene
 
-    async def _unchanged(self, store: ThreadStore, scene: "_Scene") -> None:
-        assert await store.head("first") == scene.head
-        assert list(await store.read("first")) == scene.writer.records
-        assert len(await store.states("first")) == scene.head.state
+    async def _elsewhere(self) -> "tuple[ThreadStore, _Scene]":
+        """A store with a thread that grew in another one."""
+        store, scene = await self.make_store(), _Scene("first")
+        message = scene.message("hello")
+        scene.writer.ruling(_OWNER, scene.writer.ack(_PEER, message, "understood"))
+        scene.writer.settle(_OWNER, [{"message": message.address, "outcome": "succeeded"}])
+        scene.head = await store.adopt("first", scene.writer.records)
+        return store, scene
+
+    async def _unchanged(self, store: ThreadStore, scene: "_Scene", name: str = "first") -> None:
+        assert await store.head(name) == scene.head
+        assert list(await store.read(name)) == scene.writer.records
+        assert len(await store.states(name)) == scene.head.state
 
 
 _OWNER, _PEER = Identity.from_seed(bytes([1] * 32)), Identity.from_seed(bytes([2] * 32))

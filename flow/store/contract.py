@@ -6,7 +6,12 @@ of each in one transaction. `flow.testing.ThreadStoreContract` holds an implemen
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+from envelope import address, open_envelope
+
+IMPORTED: Final = b"imported"
+"""The first entry of private state of a thread that grew elsewhere: no run of this store began it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,21 @@ class Head:
     standing: tuple[bytes, ...]
     state: int
 
+    @classmethod
+    def first(cls, thread: bytes) -> "Head":
+        """Return the head of a thread that is just begun."""
+        return cls(thread, thread, 1, (), 1)
+
+    def after(self, records: Sequence[bytes], state: bytes | None) -> "Head":
+        """Return the head that a commit leaves which was made here, whatever was appended since."""
+        tip, seq, standing = self.tip, self.seq, self.standing
+        for raw in records:
+            if open_envelope(raw).kind in ("ack", "ruling"):
+                standing = (*standing, address(raw))
+            else:
+                tip, seq, standing = address(raw), seq + 1, ()
+        return Head(self.thread, tip, seq, standing, self.state + (state is not None))
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -37,13 +57,37 @@ class State:
 
 
 class ThreadStore(Protocol):
-    """Threads by name (rules S1 to S4, S6 to S8)."""
+    """Threads by name (rules S1 to S4, S6 to S8, S10 to S13).
+
+    Whatever is raised, the thread is as it was. A durable store raises besides what stands here what its files make it
+    raise, with codes of its own.
+    """
 
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
         """Begin a thread with its open and the first entry of private state.
 
+        A thread that was begun already with the same bytes and the same state is begun again without effect: what is
+        returned is the head that it began with.
+
         Raises:
-            StoreError: `store.exists`, the name is taken; `store.refused`, the bytes are no open.
+            StoreError: `store.exists`, the name is taken; `store.refused`, the bytes are no open; `store.in_doubt`, as
+                of `commit`.
+        """
+
+    async def adopt(self, name: str, records: Sequence[bytes], state: bytes = IMPORTED) -> Head:
+        """Take in a whole thread that grew elsewhere, in one transaction.
+
+        A name that holds the same thread as far as it goes gets the records that it lacks, and no state. If it lacks
+        none, nothing changes.
+
+        Args:
+            name: of the thread.
+            records: all of the thread's envelopes, in file order.
+            state: the first entry of private state, where the name is new.
+
+        Raises:
+            StoreError: `store.exists`, the name holds another thread; `store.conflict`, it holds this one, but further,
+                or going on differently; `store.refused`, a record breaks a rule; `store.in_doubt`, as of `commit`.
         """
 
     async def head(self, name: str) -> Head:

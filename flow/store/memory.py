@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import anyio.lowlevel
 
 from envelope import EnvelopeError, Thread, address, open_envelope
-from flow.errors import StoreError
-from flow.store.contract import Head, State
+from flow.store import refusals
+from flow.store.contract import IMPORTED, Head, State
 
 _Place = tuple[bytes, int, int]
 _Content = tuple[tuple[bytes, ...], bytes | None]
+
+_BEGINNING: Final = (b"", 0, 0)
 
 
 @dataclass(slots=True)
@@ -18,12 +21,23 @@ class _Stored:
     thread: Thread
     records: list[bytes] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    made: dict[_Place, _Content] = field(default_factory=dict)
+    made: dict[_Place, tuple[int, _Content]] = field(default_factory=dict)
 
     @property
     def head(self) -> Head:
         thread = self.thread
         return Head(thread.address, thread.tip, thread.seq, thread.standing, len(self.states))
+
+    def has_made(self, at: Head, content: _Content) -> bool:
+        """Whether a commit of this content was made at this head."""
+        thread, (index, made) = self.thread, self.made.get(_place(at), (0, None))
+        stood = self.records[index - len(at.standing) : index]
+        return (
+            made == content
+            and at.thread == thread.address
+            and thread.find(at.tip) == at.seq - 1 >= 0
+            and tuple(address(raw) for raw in stood) == at.standing
+        )
 
 
 class MemoryStore:
@@ -33,12 +47,27 @@ class MemoryStore:
         self._threads: dict[str, _Stored] = {}
 
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
+        content = ((opening,), state)
         if name in self._threads:
-            raise StoreError(f"the thread {name!r} exists: choose another name", code="store.exists")
-        stored = _Stored(Thread())
-        _append(stored, [opening])
-        stored.states.append(State(stored.thread.tip, state))
-        self._threads[name] = stored
+            if self._threads[name].made.get(_BEGINNING) != (0, content):
+                raise refusals.exists(name)
+            return Head.first(address(opening))
+        stored = self._begin(name, [opening], state)
+        stored.made[_BEGINNING] = (0, content)
+        return stored.head
+
+    async def adopt(self, name: str, records: Sequence[bytes], state: bytes = IMPORTED) -> Head:
+        if not records:
+            raise refusals.no_open()
+        if name not in self._threads:
+            return self._begin(name, records, state).head
+        stored = self._threads[name]
+        count = len(stored.records)
+        if records[0] != stored.records[0]:
+            raise refusals.exists(name)
+        if list(records[:count]) != stored.records:
+            raise refusals.departed(name)
+        _append(stored, records[count:])
         return stored.head
 
     async def head(self, name: str) -> Head:
@@ -48,18 +77,16 @@ class MemoryStore:
         if records:
             await anyio.lowlevel.checkpoint()
         stored = self._stored(name)
-        place, content = (at.tip, len(at.standing), at.state), (tuple(records), state)
+        content = (tuple(records), state)
         if at != stored.head:
-            if stored.made.get(place) == content:
-                return _after(at, records, state)
-            raise StoreError(
-                f"the thread {name!r} has moved on since it was read: read it again, and build on what stands there",
-                code="store.conflict",
-            )
+            if not stored.has_made(at, content):
+                raise refusals.moved_on(name)
+            return at.after(records, state)
+        index = stored.thread.index
         _append(stored, records)
         if state is not None:
             stored.states.append(State(stored.thread.tip, state))
-        stored.made[place] = content
+        stored.made[_place(at)] = (index, content)
         return stored.head
 
     async def read(self, name: str, start: int = 0) -> Sequence[bytes]:
@@ -71,21 +98,21 @@ class MemoryStore:
     async def names(self) -> Sequence[str]:
         return sorted(self._threads)
 
+    def _begin(self, name: str, records: Sequence[bytes], state: bytes) -> _Stored:
+        stored = _Stored(Thread())
+        _append(stored, records)
+        stored.states.append(State(stored.thread.tip, state))
+        self._threads[name] = stored
+        return stored
+
     def _stored(self, name: str) -> _Stored:
         if name not in self._threads:
-            raise StoreError(f"there is no thread {name!r} in this store", code="store.unknown")
+            raise refusals.unknown(name)
         return self._threads[name]
 
 
-def _after(at: Head, records: Sequence[bytes], state: bytes | None) -> Head:
-    """Return the head that a commit left when it was made, whatever was appended since."""
-    tip, seq, standing = at.tip, at.seq, at.standing
-    for raw in records:
-        if open_envelope(raw).kind in ("ack", "ruling"):
-            standing = (*standing, address(raw))
-        else:
-            tip, seq, standing = address(raw), seq + 1, ()
-    return Head(at.thread, tip, seq, standing, at.state + (state is not None))
+def _place(at: Head) -> _Place:
+    return at.tip, len(at.standing), at.state
 
 
 def _append(stored: _Stored, records: Sequence[bytes]) -> None:
@@ -96,9 +123,7 @@ def _append(stored: _Stored, records: Sequence[bytes]) -> None:
         except EnvelopeError as error:
             if done:
                 stored.thread = _replayed(stored.records)
-            raise StoreError(
-                f"record {done} of the commit breaks the protocol: {error}", code="store.refused"
-            ) from error
+            raise refusals.broken(done, error) from error
     stored.records += records
 
 
