@@ -16,6 +16,7 @@ MAX_DEPTH: Final = 8
 MAX_ITEMS: Final = 16_384
 MAX_INT: Final = (1 << 53) - 1
 _MAX_KEYS: Final = 1024
+_STR: Final = {str}
 
 _UINT, _NINT, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _MAJOR: Final = ("unsigned integer", "negative integer", "byte string", "text", "array", "map", "tag", "simple value")
@@ -75,23 +76,36 @@ class _Sorter:
 
     def sorted(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind is bytes:
-            self._grow(len(value))
-        elif kind is str:
-            self._grow(len(value) if value.isascii() else len(_utf8(value)))
+        if kind is dict:
+            self._enter(depth, 2 * len(value))
+            if odd := {*map(type, value)} - _STR:
+                raise EnvelopeError("cbor.key_type", f"a map key is a {odd.pop().__name__}, not a str")
+            order, length = _orders.get(names := tuple(value)) or _order(names)
+            self.size += length
+            result = {}
+            for name in order:
+                item = value[name]
+                kind = type(item)
+                if kind is bytes or (kind is str and item.isascii()):
+                    self.size += len(item)
+                else:
+                    item = self.sorted(item, depth + 1)
+                result[name] = item
+            value = result
+        elif kind is list or kind is tuple:
+            self._enter(depth, len(value))
+            value = [self.sorted(item, depth + 1) for item in value]
         elif kind is int:
             if not -MAX_INT <= value <= MAX_INT:
                 raise EnvelopeError("cbor.integer", "an integer lies beyond ±(2^53-1)")
-        elif kind is dict:
-            self._enter(depth, 2 * len(value))
-            depth += 1
-            return {key: self.sorted(value[key], depth) for key in self._in_order(value)}
-        elif kind is list or kind is tuple:
-            self._enter(depth, len(value))
-            depth += 1
-            return [self.sorted(item, depth) for item in value]
+        elif kind is bytes:
+            self.size += len(value)
+        elif kind is str:
+            self.size += len(value) if value.isascii() else len(_utf8(value))
         elif kind is not bool:
             raise EnvelopeError("cbor.type", f"a {kind.__name__} has no encoding in the profile")
+        if self.size > MAX_BYTES:
+            raise EnvelopeError("size.envelope", f"the value's strings are more than {MAX_BYTES} bytes")
         return value
 
     def _enter(self, depth: int, more: int) -> None:
@@ -101,20 +115,21 @@ class _Sorter:
         if self.items > MAX_ITEMS:
             raise EnvelopeError("cbor.items", f"the value holds more than {MAX_ITEMS} items")
 
-    def _in_order(self, value: Any) -> list[str]:
-        """Return the keys of a map by their encodings: the shorter first, then bytewise (RFC 8949 §4.2.1)."""
-        if odd := [key for key in value if type(key) is not str]:
-            raise EnvelopeError("cbor.key_type", f"a map key is a {type(odd[0]).__name__}, not a str")
-        keys = sorted(value)  # UTF-8 sorts as code points do
-        self._grow(sum(map(len, keys)))
-        if "".join(keys).isascii():
-            return sorted(keys, key=len)
-        return sorted(keys, key=lambda key: len(_utf8(key)))
 
-    def _grow(self, more: int) -> None:
-        self.size += more
-        if self.size > MAX_BYTES:
-            raise EnvelopeError("size.envelope", f"the value's strings are more than {MAX_BYTES} bytes")
+_orders: dict[tuple[str, ...], tuple[list[str], int]] = {}
+"""Orders found for the keys of maps, since records repeat a few; bounded, and rebuilt at will."""
+
+
+def _order(names: tuple[str, ...]) -> tuple[list[str], int]:
+    """Return keys by their encodings, the shorter first, then bytewise (RFC 8949 §4.2.1), and how long they all are."""
+    encoded = {name: _utf8(name) for name in names}
+    order = sorted(names, key=lambda name: (len(encoded[name]), encoded[name]))
+    length = sum(map(len, encoded.values()))
+    if length <= _MAX_KEYS:
+        if len(_orders) >= _MAX_KEYS:
+            _orders.clear()
+        _orders[names] = (order, length)
+    return order, length
 
 
 def _utf8(text: str) -> bytes:

@@ -86,7 +86,7 @@ def parse_address(text: str) -> bytes:
 def seal_envelope(record: R, identity: Identity) -> Envelope[R]:
     """Sign `record` as `identity`.
 
-    What is returned has been read back: nothing is sealed that a verifier would refuse by itself.
+    What is returned has been opened as any receiver would: nothing is sealed that a verifier would refuse by itself.
 
     Raises:
         EnvelopeError: `body.*` and its like, or `size.envelope`.
@@ -101,7 +101,7 @@ def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
     signed_header = _head(0x40, len(protected)) + protected
     signed_payload = _head(0x40, len(payload)) + payload
     signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
-    return _known(split(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature))
+    return open_envelope(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
 
 
 def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]:

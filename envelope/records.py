@@ -29,6 +29,7 @@ from envelope.keys import check_public_key
 from envelope.rules import BY_CODE
 
 _BLANK: Final = "\t\n\r "
+_PLAIN: Final = frozenset((bytes, str, int, bool))
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 T = TypeVar("T")
@@ -515,13 +516,18 @@ def to_map(fields: Any) -> Any:
 
 
 def _to_map(fields: Any) -> Any:
-    if type(fields) in (bytes, str, int, bool):
-        return fields
-    if type(fields) is dict:
-        present = ((name, value) for name, value in fields.items() if value is not None)
-        return {name: _thaw(value) if name == "ext" else _to_map(value) for name, value in present}
-    if type(fields) in (list, tuple):
-        return [_to_map(value) for value in fields]
+    kind = type(fields)
+    if kind is dict:
+        present = {}
+        for name, value in fields.items():
+            if value is None:
+                continue
+            if type(value) not in _PLAIN:
+                value = _thaw(value) if name == "ext" else _to_map(value)
+            present[name] = value
+        return present
+    if kind is list or kind is tuple:
+        return [value if type(value) in _PLAIN else _to_map(value) for value in fields]
     return fields.model_dump(exclude_none=True, warnings=False) if isinstance(fields, BaseModel) else fields
 
 

@@ -107,10 +107,14 @@ class Gate:
         unit = _Unit(self, confirmed)
         asking = [_Asking(unit, ask) for ask in asks]
         first, *others = [task for one in asking for task in one.tasks()]
-        async with anyio.create_task_group() as group:
-            for other in others:
-                group.start_soon(other)
+        unit.alone = not others
+        if unit.alone:
             await first()
+        else:
+            async with anyio.create_task_group() as group:
+                for other in others:
+                    group.start_soon(other)
+                await first()
         if unit.stop is not None:
             raise unit.stop
         for one in asking:
@@ -134,6 +138,7 @@ class _Unit:
         self.gate = gate
         self.confirmed = confirmed
         self.incomplete = 0
+        self.alone = False  # then nothing but time ends a wait
         self.committing = anyio.Lock(fast_acquire=True)
         self.stop: BaseException | None = None
         self.over = False
@@ -149,6 +154,8 @@ class _Unit:
         left = None if until is None else until - self.gate.clock.monotonic()
         if self.over or (left is not None and left <= 0):
             raise _Over
+        if self.alone and left is None:
+            return await work()
         with self.gate.clock.move_on_after(left) as scope:
             self._waits.add(scope)
             try:

@@ -67,7 +67,7 @@ class ThreadCopy:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that came to its end: status and record reached, what became of each step by its path, and the sealed thread."""
+    """A run that came to its end: status and record, what became of each step by its path, and the sealed thread."""
 
     status: str
     record: Any
