@@ -744,9 +744,8 @@ class Runner:
     async def _tell_again(self, last: Entry) -> None:
         """Tell of the last outcome once more: nobody knows whether it was told before the run was cut off."""
         if last.phase == "done":
-            self._load(last)
             if last.move is not None:
-                await self._tell_move(last.at[0], last.move)
+                await self._tell_move(last.at[0], last.move, last.status)
             await self._tell_done(last.at)
 
     async def _tell_done(self, paths: Sequence[Path]) -> None:
@@ -759,11 +758,11 @@ class Runner:
         """Tell that a row was fired, once that is durable."""
         if turn.move is not None:
             move, turn.move = turn.move, None
-            await self._tell_move(turn.paths[0], move)
+            await self._tell_move(turn.paths[0], move, self._status)
 
-    async def _tell_move(self, path: Path, move: Sequence[str]) -> None:
+    async def _tell_move(self, path: Path, move: Sequence[str], target: str | None) -> None:
         source, trigger = move
-        await self._emit(MACHINE_MOVE, None, step=joined(path), source=source, trigger=trigger, target=self._status)
+        await self._emit(MACHINE_MOVE, None, step=joined(path), source=source, trigger=trigger, target=target)
 
     async def _delivered(self, message: Envelope[Message]) -> None:
         await self._emit(MESSAGE_DELIVERED, message.address, message=message)
@@ -787,9 +786,10 @@ class Runner:
     def _entry(self, phase: Phase, **fields: Any) -> bytes:
         return entry(self._run, phase, **fields)
 
-    def _sealed(self, status: str, error: FlowError) -> bytes:
+    def _sealed(self, status: str, error: FlowError, settled: Settlements) -> bytes:
         said = {"error": type(error).__name__, "code": error.code, "text": short(str(error.args[0]))}
-        return self._entry("sealed", status=status, step=self._at, **said)
+        stands = {"status": status, "record": self._text, "step": self._at}
+        return self._entry("sealed", settled=settled or None, **stands, **said)
 
     def _load(self, one: Entry) -> None:
         """Stand where an entry says."""
