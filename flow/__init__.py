@@ -4,6 +4,7 @@ from flow.agent import Agent
 from flow.budget import Limits
 from flow.bus import Bus, Event
 from flow.clock import SYSTEM, Clock
+from flow.document import PlanDocument, documents, read_document
 from flow.errors import (
     AckTimeout,
     Declined,
@@ -59,6 +60,7 @@ __all__ = [
     "Panel",
     "Peer",
     "Plan",
+    "PlanDocument",
     "PlanError",
     "Rejected",
     "Retry",
@@ -72,6 +74,8 @@ __all__ = [
     "ThreadCopy",
     "ThreadStore",
     "Transition",
+    "documents",
     "local",
+    "read_document",
     "validate",
 ]

@@ -12,6 +12,7 @@ from envelope import EnvelopeError, verify_file
 from envelope.show import Timeline, escape, print_lines, render_verdict, say_anything, terminal_width
 from envelope.threadfile import write_records
 from flow import cli_threads
+from flow.cli_plan import plan_app
 from flow.demo import copied, files_below, sign_off
 from flow.errors import FlowError
 
@@ -22,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(plan_app, name="plan")
 
 _MOST_FILES = 2_000
 _MADE = ("release.thread", "release.proofs", "trust.toml", "files")

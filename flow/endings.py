@@ -36,7 +36,8 @@ class Endings:
         journal: the run's.
         approvers: their keys, by name.
         room: stands on every message.
-        sealed: makes the entry of private state that goes with the seal, of the error the run ends with and what it settles.
+        sealed: makes the entry of private state that goes with the seal, of the error the run ends with and what the
+            seal settles.
         tell: tells of a message that is durable.
     """
 

@@ -13,7 +13,6 @@ from dataclasses import KW_ONLY, dataclass
 from inspect import isawaitable
 from typing import Any, Final, Literal, NoReturn, TypeGuard, get_args
 
-from flow.budget import MAX_INTEGER
 from flow.errors import PlanError
 from flow.machine import NAME, Guard
 
@@ -32,6 +31,7 @@ _MAX_LISTED: Final = 64
 _MAX_ATTEMPTS: Final = 1000
 _MAX_FACTOR: Final = 100
 _MAX_ROUNDS: Final = 1_000_000
+_MAX_MS: Final = 2**50  # milliseconds up to here are exact as seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ Reducer = Callable[[Any, Sequence[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a firing is started, and how long to wait in between (rules P20, P21).
+    """How often a firing is started, and how long to wait in between (rules P22, P23).
 
     Attributes:
         attempts: all starts together, 2 to 1000.
@@ -121,7 +121,7 @@ class Retry:
         return PlanError(f"retry, {field}: {getattr(self, field)!r}: give {due}", code="plan.retry")
 
     def pause(self, attempt: int, draw: float) -> float:
-        """Seconds to wait once an attempt has failed (rule P21).
+        """Seconds to wait once an attempt has failed (rule P23).
 
         Args:
             attempt: which one, from 1.
@@ -138,7 +138,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """How often a sub-plan is run (rule P22).
+    """How often a sub-plan is run (rule P24).
 
     Attributes:
         max: rounds at most, 1 to 1,000,000.
@@ -235,7 +235,7 @@ class Step:
             raise self._error("once", f"{self.once!r}: give True or False")
 
     def _check_target(self) -> None:
-        """Refuse a step that leads nowhere, or in two ways; a sub-plan's end is the target (rules P8, P23, P24)."""
+        """Refuse a step that leads nowhere, or in two ways; a sub-plan's end is the target (rules P8, P24 to P26)."""
         if self.sub is None:
             if self.target is None:
                 raise self._error("target", "neither a target nor a sub: give the status that this step leads to")
@@ -265,7 +265,7 @@ class Step:
             raise self._error("payload_from", f"{self.payload_from!r}: give f(record) -> text or Draft")
 
     def _check_ungated(self) -> None:
-        """Refuse what would be ignored (rule P25)."""
+        """Refuse what would be ignored (rule P27)."""
         if self.gate != "none":
             return
         for field in ("to", "payload", "payload_from", "capability", "ack_timeout"):
@@ -367,7 +367,7 @@ class Unit:
 
 
 class Plan:
-    """Steps, panels, and the order that needs leave them (rules P2 to P6, P11, P12, P26 to P31).
+    """Steps, panels, and the order that needs leave them (rules P2 to P6, P11, P12, P21, P29 to P31).
 
     Attributes:
         steps: as declared.
@@ -546,9 +546,9 @@ def _is_whole(value: object, least: int, most: int) -> bool:
 
 
 def _is_time(seconds: float) -> bool:
-    return type(seconds) in (int, float) and 1 <= seconds * 1000 <= MAX_INTEGER
+    return type(seconds) in (int, float) and 1 <= seconds * 1000 <= _MAX_MS
 
 
 def _in_parts(value: float, parts: int) -> float:
     """Return the value as a document can hold it, so that what is run is what is written: in whole 1/`parts`."""
-    return round(value * parts) / parts
+    return value if type(value) is int else round(value * parts) / parts

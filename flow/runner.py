@@ -59,7 +59,7 @@ from flow.pulse import Pulse
 from flow.recording import Shape
 from flow.run import Outcome, Run, ThreadCopy
 from flow.schedule import Schedule
-from flow.store import ThreadStore
+from flow.store import IMPORTED, ThreadStore
 
 Word = Literal["again", "done"]
 
@@ -247,7 +247,8 @@ class Runner:
     async def _go_on(self, words: Mapping[str, Word], seen: bytes | None) -> None:
         """Take in what is durable (rules D1 to D12)."""
         envelopes, states = await self._journal.go_on(seen)
-        entries = [read_entry(state.data, number) for number, state in enumerate(states)]
+        imported = [state.data for state in states[:1]] == [IMPORTED]
+        entries = [] if imported else [read_entry(state.data, number) for number, state in enumerate(states)]
         self._check_same_run(entries)
         self._words = words
         self._history = History(envelopes, entries, self._cast.identity.public_key)
