@@ -126,6 +126,7 @@ async def test_a_run_with_other_terms_is_refused(other: str) -> None:
         Plan(on_the_way(2, payload="do it!")),
         Plan(on_the_way(2, corrections=2)),
         Plan(on_the_way(2, gate="after")),
+        Plan(on_the_way(2, once=True)),
     ],
 )
 async def test_another_plan_is_refused(plan: Plan) -> None:
