@@ -585,17 +585,14 @@ class Runner:
         if turn.row is None:
             turn.attempts = [None] * len(turn.paths)
             return
-        interrupted = turn.traces[0].attempt > 0
-        if interrupted:
+        begun = max(trace.attempt for trace in turn.traces)
+        if begun:
             turn.words = self._words_on(turn)
-            turn.attempt = turn.traces[0].attempt + 1
-            await self._begin_attempt(turn, turn.attempt)
-        elif not turn.attempt:
-            turn.attempt = 1
-            await self._begin_attempt(turn, 1)
+        if begun or not turn.attempt:
+            await self._begin_attempt(turn, begun + 1)
         row, source = turn.row, self._status
         shots = [
-            Shot(step, path, row, message.record if message else None, turn.handles, turn.attempt, interrupted)
+            Shot(step, path, row, message.record if message else None, turn.handles, turn.attempt, begun > 0)
             for step, path, message in zip_longest(turn.unit.steps, turn.paths, turn.messages)
         ]
         results = await self._pulse.during(lambda: self._shoot(turn, shots))
@@ -634,7 +631,7 @@ class Runner:
 
     async def _shot(self, turn: Turn, shot: Shot) -> Hit | Unfired:
         if turn.words.get(joined(shot.path)) == "done":
-            return Hit(deepcopy(self._record), shot.attempt - 1)
+            return Hit(deepcopy(self._record), turn.traces[turn.paths.index(shot.path)].attempt)
         firing = Firing(self._machine, self._journal.thread.address, self._cast.clock)
         try:
             return await firing.fire(self._status, self._record, shot, partial(self._begin_attempt, turn))
@@ -643,7 +640,8 @@ class Runner:
 
     async def _begin_attempt(self, turn: Turn, attempt: int) -> None:
         turn.attempt = attempt
-        await self._journal.note(self._entry("firing", at=turn.paths, attempt=attempt))
+        if at := [path for path in turn.paths if turn.words.get(joined(path)) != "done"]:
+            await self._journal.note(self._entry("firing", at=at, attempt=attempt))
 
     def _words_on(self, turn: Turn) -> Mapping[str, Word]:
         """Return what the caller said of actions that were cut off and are to run once (rule D8)."""
