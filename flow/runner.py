@@ -655,7 +655,7 @@ class Runner:
 
     async def _take_records(self, turn: Turn, records: Sequence[Any]) -> None:
         assert turn.row is not None
-        panel, record = turn.unit.panel, records[0]
+        panel, record, what = turn.unit.panel, records[0], "transition"
         try:
             if panel is not None and panel.reducer is not None:
                 what = "reducer"
@@ -668,7 +668,6 @@ class Runner:
                         code="machine.action",
                     )
                 check_record(record)
-            what = "transition"
             if panel is not None or turn.row.acts:
                 self._text = self._shape.dump(record)
         except Exception as error:
