@@ -32,7 +32,7 @@ class FlowError(Exception):
         self.thread: Any = None
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.args[0]}"
+        return f"{self.code}: {self.args[0] if self.args else ''}"
 
     def standing(self, *, status: str, record: Any, step: str | None, thread: Any) -> Self:
         """Fill in how the run stood, and return the error itself, ready to raise."""
