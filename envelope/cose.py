@@ -22,7 +22,7 @@ from envelope.errors import EnvelopeError
 from envelope.keys import Identity, PublicKey, check_public_key, verify
 from envelope.records import Record, read_body, to_map
 
-MAX_ENVELOPE: Final = cbor.MAX_BYTES
+MAX_ENVELOPE: Final = cbor.ENVELOPE.bytes
 MAX_HEADER: Final = 128
 ALG_ED25519: Final = -19
 

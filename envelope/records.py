@@ -475,8 +475,17 @@ def read_body(kind: str, payload: bytes) -> Record:
     Raises:
         EnvelopeError: `body.*`, `message.*`, `open.names`; `cbor.*` with stage body.
     """
-    model = KINDS.get(kind)
-    if model is None:
+    body = decode_body(kind, payload)
+    return build(KINDS[kind], body)
+
+
+def decode_body(kind: str, payload: bytes) -> Any:
+    """Return what the payload of a known kind encodes, of this version if it is a map.
+
+    Raises:
+        EnvelopeError: `body.kind`, `body.missing`, `body.version`; `cbor.*` with stage body.
+    """
+    if kind not in KINDS:
         raise EnvelopeError("body.kind", f"the kind {kind} is none of version 1; a later version may know it")
     try:
         body = cbor.decode(payload)
@@ -488,7 +497,7 @@ def read_body(kind: str, payload: bytes) -> Record:
             raise EnvelopeError("body.missing", f"v of the {kind} is missing")
         if type(version) is int and version != 1:
             raise EnvelopeError("body.version", f"the {kind} has version {version}; this verifier knows version 1")
-    return build(model, body)
+    return body
 
 
 def build(model: type[R], fields: Any) -> R:

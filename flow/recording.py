@@ -24,6 +24,7 @@ class Shape:
 
     def __init__(self, record: object) -> None:
         check_record(record)
+        self._type = type(record)
         self._adapter: TypeAdapter[Any] | None = None
         if isinstance(record, BaseModel) or is_dataclass(record):
             try:
@@ -39,14 +40,15 @@ class Shape:
         """
         try:
             text = self._dump(record)
-            same = self._adapter is None or self._dump(self.load(text)) == text
+            same = self._adapter is None or self._is_kept(record, text)
         except MachineError:
             raise
         except Exception as error:
             raise _unwritable(error) from error
         if not same:
             raise MachineError(
-                "the record is another one when it is written down and read back: let its type keep what it is given",
+                "the record is another one when it is written down and read back: let its type keep what it is given, "
+                "and compare by that",
                 code="machine.record",
             )
         if len(text) > _LONGEST:
@@ -64,16 +66,25 @@ class Shape:
             MachineError: `machine.record`.
         """
         try:
-            return json.loads(text) if self._adapter is None else self._adapter.validate_json(text)
+            record = json.loads(text) if self._adapter is None else self._adapter.validate_json(text)
+            if type(record) is not self._type:
+                raise TypeError(f"it is a {type(record).__name__}, not a {self._type.__name__}")
         except Exception as error:
             raise MachineError(
                 f"the stored record is none of this run's type: {error}: give `resume` a record of the type that the "
                 "run was started with",
                 code="machine.record",
             ) from error
+        return record
+
+    def _is_kept(self, record: object, text: str) -> bool:
+        again = self.load(text)
+        return bool(again == record) and self._dump(again) == text
 
     def _dump(self, record: object) -> str:
-        data = record if self._adapter is None else self._adapter.dump_python(record, mode="json", round_trip=True)
+        data = record
+        if self._adapter is not None:
+            data = self._adapter.dump_python(record, mode="json", round_trip=True, warnings=False)
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
 
