@@ -143,6 +143,18 @@ async def test_a_draft_that_fails_leaves_the_whole_panel_unsaid() -> None:
     assert error.step == "two"
 
 
+@pytest.mark.rule("R55", "R30")
+async def test_of_messages_that_are_one_commit_the_one_that_cannot_be_signed_is_named() -> None:
+    def ramble(record: Any) -> str:
+        return "x" * 2_000_000
+
+    stage = staged(member("one"), member("two", payload=None, payload_from=ramble), member("three"), members=3)
+    error = await stage.fails(StepFailed)
+    assert story(error.thread.records) == ["open", "seal failed"]
+    assert error.step == "two"
+    assert settled(error.thread.records) == dict.fromkeys(("one", "two", "three"), ("failed", None, "start"))
+
+
 @pytest.mark.rule("R55", "R6")
 async def test_all_drafts_are_made_from_copies_of_the_record_as_it_was() -> None:
     seen: list[Any] = []
