@@ -6,7 +6,7 @@ with its steps. Where the two disagree, the thread is right (rules S8, D12).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
@@ -82,8 +82,13 @@ class Entry(_Map):
 
 def entry(run: bytes, phase: Phase, **fields: Any) -> bytes:
     """Return the bytes of an entry; fields as of `Entry`, of which the absent ones are left out."""
-    present = {name: value for name, value in fields.items() if value is not None}
-    return encode({"run": run, "phase": phase, **present})
+    if (failure := fields.get("failure")) is not None:
+        fields["failure"] = _present(asdict(failure))
+    return encode({"run": run, "phase": phase, **_present(fields)})
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def read_entry(data: bytes, number: int) -> Entry:

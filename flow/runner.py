@@ -9,7 +9,7 @@ on behind its last commit. What ends a run early is `flow.endings`'.
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
 from itertools import zip_longest
@@ -370,7 +370,7 @@ class Runner:
             if not schedule.catches(turn.unit):
                 raise Fault(fault.failure, fault.text, fault.cause, settled) from fault
             settled += self._skips(turn, schedule.failed(turn.unit, fault.failure))
-            await self._done(turn, settled, outcome="failed", failure=asdict(fault.failure))
+            await self._done(turn, settled, outcome="failed", failure=fault.failure)
         else:
             settled = turn.settlements("succeeded", self._status)
             settled += self._skips(turn, schedule.succeeded(turn.unit, chosen))
@@ -703,8 +703,7 @@ class Runner:
             "done", at=turn.paths, status=self._status, record=record, settled=settled, move=turn.move, **fields
         )
         await self._journal.note(state, settled)
-        failure = fields.get("failure")
-        self._account(settled, Failure(**failure) if failure else None)
+        self._account(settled, fields.get("failure"))
         await self._moved(turn)
         await self._tell_done(turn.paths)
 

@@ -57,8 +57,8 @@ class Schedule:
         """Return what a step handles: the failure of the first declared of its needs that failed, or None."""
         if step.when != "failed":
             return None
-        failed = [need for need in step.needs if need in self._failures]
-        return self._failures[min(failed, key=self._place)]
+        failed = (need.id for need in self.plan.steps if need.id in step.needs and need.id in self._failures)
+        return self._failures[next(failed)]
 
     @property
     def lost(self) -> Failure | None:
@@ -68,9 +68,6 @@ class Schedule:
     def _handlers(self, failed: str) -> list[Step]:
         dependents = self.plan.dependents(failed)
         return [step for step in dependents if step.when == "failed" and self.became.get(step.id) != "skipped"]
-
-    def _place(self, step: str) -> int:
-        return self.plan.steps.index(self.plan.step(step))
 
     def _enter(self, unit: Unit, became: Terminal, unwanted: list[Step]) -> list[Step]:
         skipped: list[Step] = []
@@ -92,9 +89,6 @@ class Schedule:
     def _skip(self, place: int, skipped: list[Step], freed: list[int]) -> None:
         unit = self.plan.units[place]
         skipped += unit.steps
-        if place in self._ready:
-            self._ready.remove(place)
-            heapq.heapify(self._ready)
         self._settle(unit, "skipped", freed)
 
     def _settle(self, unit: Unit, became: Terminal, freed: list[int]) -> None:
