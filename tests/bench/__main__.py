@@ -2,7 +2,7 @@ import argparse
 import json
 import sys
 
-from tests.bench import run, verify
+from tests.bench import run, store, verify
 
 
 def main() -> None:
@@ -14,11 +14,16 @@ def main() -> None:
     running = commands.add_parser("run", help="gated steps in memory against their signatures")
     running.add_argument("--steps", type=int, default=500, help="gated steps of a plan (default: %(default)s)")
     running.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
-    for command in (verifying, running):
+    storing = commands.add_parser("store", help="gated steps on SQLite, in a file here, against signatures and commits")
+    storing.add_argument("--steps", type=int, default=300, help="gated steps of a plan (default: %(default)s)")
+    storing.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
+    for command in (verifying, running, storing):
         command.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if options.command == "verify":
         figures = verify.measure(options.records, options.rounds)
+    elif options.command == "store":
+        figures = store.measure(options.steps, options.rounds)
     else:
         figures = run.measure(options.steps, options.rounds)
     if options.json:

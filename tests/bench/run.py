@@ -9,6 +9,7 @@ from nacl.signing import SigningKey
 from envelope import Card, Identity, Message
 from flow import Agent, Confirm, Machine, Plan, Step, local
 from flow.bus import STEP_COMPLETED, Bus, Event
+from flow.store import ThreadStore
 from tests.bench.verify import PAYLOAD
 
 
@@ -37,7 +38,7 @@ def three_signatures(times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-async def gated_steps(steps: int) -> float:
+async def gated_steps(steps: int, store: ThreadStore | None = None) -> float:
     """Return the seconds that a gated step takes, from the first to the last one completed."""
     author, reviewer = Identity.generate(), Identity.generate()
     rows = [(f"s{number}", "go", f"s{number + 1}") for number in range(steps)]
@@ -56,7 +57,6 @@ async def gated_steps(steps: int) -> float:
         return Confirm()
 
     bus.subscribe(note, STEP_COMPLETED)
-    await agent.run(
-        "bench", Machine("s0", rows), {}, peers={"reviewer": local(reviewer, restate)}, judge=judge, bus=bus
-    )
+    peers = {"reviewer": local(reviewer, restate)}
+    await agent.run("bench", Machine("s0", rows), {}, peers=peers, judge=judge, store=store, bus=bus)
     return (completed[-1] - completed[0]) / (steps - 1)
