@@ -9,12 +9,14 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from envelope import Identity, ThreadWriter, verify_thread
@@ -589,6 +591,23 @@ async def test_threads_that_are_no_longer_in_use_are_read_anew(tmp_path: Path, m
             assert await store.read(name) == writer.records
 
 
+# Durability
+
+
+@pytest.mark.rule("S1", "S12")
+async def test_a_commit_is_on_the_disk_when_it_returns_whatever_journal_the_file_had(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    writer, head = await filled(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    async with SqliteStore(path) as store:
+        await store.commit("t", head, [told(writer, "hello")])
+        with store._database.use() as connection:
+            pragmas = ("journal_mode", "synchronous", "fullfsync")
+            asked = [connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas]
+    assert asked == ["wal", 2, 1]
+
+
 # Others in between
 
 
@@ -664,6 +683,40 @@ async def test_a_commit_that_was_cancelled_before_it_began_is_not_made(tmp_path:
         assert scope.cancelled_caught
         assert await store.head("t") == head
         assert await store.read("t") == writer.records
+
+
+@pytest.mark.rule("S17")
+async def test_a_store_is_closed_also_by_a_task_that_is_cancelled(tmp_path: Path) -> None:
+    with anyio.CancelScope() as scope:
+        async with SqliteStore(tmp_path / "threads.db") as store:
+            await store.create("t", begun().records[0], b"begun")
+            scope.cancel()
+    assert names_in(tmp_path) == ["threads.db"]
+    assert await code(store.names()) == "store.closed"
+
+
+async def test_commits_that_wait_for_a_lock_leave_threads_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    _, head = await filled(path)
+    found: list[str] = []
+
+    async def commit(store: SqliteStore, number: int) -> None:
+        try:
+            found.append(str((await store.commit("t", head, [], str(number).encode())).state))
+        except StoreError as error:
+            found.append(error.code)
+
+    async with SqliteStore(path, patience=3) as store:
+        await store.head("t")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with anyio.create_task_group() as tasks:
+                for number in range(60):
+                    tasks.start_soon(commit, store, number)
+                await anyio.wait_all_tasks_blocked()
+                assert await anyio.to_thread.run_sync(threading.get_ident) != threading.get_ident()
+                other.execute("ROLLBACK")
+    assert sorted(found) == [str(head.state + 1), *["store.conflict"] * 59]
 
 
 def test_one_store_serves_one_event_loop_after_another(tmp_path: Path) -> None:
