@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from envelope import cbor
 from envelope.errors import EnvelopeError
-from envelope.keys import Identity, PublicKey, check_public_key, verify
+from envelope.keys import Identity, PublicKey, check_public_key, check_signature
 from envelope.records import Record, read_body, to_map
 
 MAX_ENVELOPE: Final = cbor.ENVELOPE.bytes
@@ -124,7 +124,9 @@ def open_envelope(data: bytes) -> Envelope[Any]:
 
 
 def _open(data: bytes) -> Envelope[Any]:
-    return _known(check_signature(split(data)))
+    parts = split(data)
+    check_signature(parts.signer, parts.signature, parts.signed)
+    return _known(parts)
 
 
 # Opening is a function of the bytes alone, and so is reading a body; within one process the same bytes pass through the
@@ -148,47 +150,29 @@ def split(data: bytes) -> Parts:
     size = len(data)
     if size > MAX_ENVELOPE:
         raise EnvelopeError("size.envelope", f"the envelope is {size} bytes, more than {MAX_ENVELOPE}")
-    if data[:3] != b"\xd2\x84\x58" or size < 96 or not 24 <= data[3] <= MAX_HEADER or size < data[3] + 72:
+    at = data[3] + 5 if size > 3 else 5
+    if size < at + 67:
         raise _misshapen(data)
-    middle = data[3] + 4
-    protected = data[4:middle]
-    first = data[middle + 1]
-    if first == 0x59:
-        start = middle + 4
-        end = start + (data[middle + 2] << 8 | data[middle + 3])
-        least = start + 0x100
-    elif first == 0x58:
-        start = middle + 3
-        end = start + data[middle + 2]
+    kind, signer, signed_header = _fronts.get(data[:at]) or _front(data, at)
+    head = data[at]
+    if head == 0x58:
+        start = at + 2
+        end = start + data[at + 1]
         least = start + 24
-    elif first == 0x5A:
-        start = middle + 6
-        end = start + int.from_bytes(data[middle + 2 : start], "big")
+    elif head == 0x59:
+        start = at + 3
+        end = start + (data[at + 1] << 8 | data[at + 2])
+        least = start + 0x100
+    elif head == 0x5A:
+        start = at + 5
+        end = start + int.from_bytes(data[at + 1 : start], "big")
         least = start + 0x10000
     else:
-        start = least = middle + 2
-        end = start + first - 0x40
-    if (
-        data[middle] != 0xA0
-        or end < least
-        or end + 66 != size
-        or first > 0x5A
-        or data[end : end + 2] != _SIGNATURE_HEAD
-    ):
+        start = least = at + 1
+        end = start + head - 0x40
+    if end < least or end + 66 != size or head > 0x5A or data[end : end + 2] != _SIGNATURE_HEAD:
         raise _misshapen(data)
-    kind, signer = _headers.get(protected) or _header(protected)
-    signed = _CONTEXT + data[2:middle] + b"\x40" + data[middle + 1 : end]
-    return Parts(data, kind, signer, data[start:end], data[end + 2 :], signed)
-
-
-def check_signature(parts: Parts) -> Parts:
-    """Stage signature: return the parts if the signature holds over the Sig_structure (RFC 9052 §4.4).
-
-    Raises:
-        EnvelopeError: `signature.*`.
-    """
-    verify(parts.signer, parts.signature, parts.signed)
-    return parts
+    return Parts(data, kind, signer, data[start:end], data[end + 2 :], signed_header + data[at:end])
 
 
 def read_record(parts: Parts) -> Envelope[Any]:
@@ -211,12 +195,27 @@ def _head(major: int, length: int) -> bytes:
     return bytes((major + 26,)) + length.to_bytes(4, "big")
 
 
-_headers: dict[bytes, tuple[str, PublicKey]] = {}
-"""Protected headers found in order, since a thread repeats a few of them; bounded, and rebuilt at will."""
+_fronts: dict[bytes, tuple[str, PublicKey, bytes]] = {}
+"""What was found in order before a payload, since a thread repeats a few of them: kind, signer, and what stands before
+the payload in the Sig_structure. Bounded, and rebuilt at will."""
+
+
+def _front(data: bytes, at: int) -> tuple[str, PublicKey, bytes]:
+    """Stages header and key, of an envelope whose payload begins at `at`."""
+    if data[:3] != b"\xd2\x84\x58" or not 24 <= data[3] <= MAX_HEADER or data[at - 1] != 0xA0:
+        raise _misshapen(data)
+    try:
+        kind, signer = _header(data[4 : at - 1])
+    except EnvelopeError:
+        raise _misshapen(data) from None
+    if len(_fronts) >= 1024:
+        _fronts.clear()
+    front = _fronts[data[:at]] = (kind, signer, _CONTEXT + data[2 : at - 1] + b"\x40")
+    return front
 
 
 def _header(protected: bytes) -> tuple[str, PublicKey]:
-    """Stages header and key: return kind and signer of a protected header."""
+    """Return kind and signer of a protected header."""
     header = cbor.decode_header(protected)
     if type(header) is not dict or list(header) != [1, 4, 16]:
         raise EnvelopeError("header.labels", "the protected header is no map of exactly the labels 1, 4 and 16")
@@ -230,9 +229,6 @@ def _header(protected: bytes) -> tuple[str, PublicKey]:
     if type(typ) is not str or not (match := _TYP.fullmatch(typ)):
         raise EnvelopeError("header.typ", f"the type {typ!r:.80} is not application/vnd.envelope.<kind>+cose")
     check_public_key(kid)
-    if len(_headers) >= 1024:
-        _headers.clear()
-    _headers[protected] = (match[1], kid)
     return match[1], kid
 
 
