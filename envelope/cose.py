@@ -12,7 +12,6 @@ its signature held:
 
 import re
 import time
-from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from blake3 import blake3
@@ -20,7 +19,7 @@ from blake3 import blake3
 from envelope import cbor
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, PublicKey, check_public_key, check_signature
-from envelope.records import Record, read_body, to_map
+from envelope.records import Record, make, read_body, to_map
 
 MAX_ENVELOPE: Final = cbor.ENVELOPE.bytes
 MAX_HEADER: Final = 128
@@ -30,6 +29,7 @@ R = TypeVar("R", bound=Record)
 
 _TYP: Final = re.compile(r"application/vnd\.envelope\.([a-z0-9-]{1,32})\+cose")
 _CONTEXT: Final = b"\x84\x6aSignature1"
+_REMEMBERED: Final = 1024
 _REMEMBERED_BYTES: Final = 16_384
 _SIGNATURE_HEAD: Final = b"\x58\x40"
 
@@ -86,22 +86,12 @@ def parse_address(text: str) -> bytes:
 def seal_envelope(record: R, identity: Identity) -> Envelope[R]:
     """Sign `record` as `identity`.
 
-    What is returned has been opened as any receiver would: nothing is sealed that a verifier would refuse by itself.
+    Nothing is signed that a verifier would refuse by itself, and nothing returned whose signature does not hold.
 
     Raises:
         EnvelopeError: `body.*` and its like, or `size.envelope`.
     """
     return _seal(record.kind, to_map(record), identity)
-
-
-def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
-    payload = cbor.encode(body)
-    typ = f"application/vnd.envelope.{kind}+cose".encode()
-    protected = b"\xa3\x01\x32\x04\x58\x20" + identity.public_key + b"\x10" + _head(0x60, len(typ)) + typ
-    signed_header = _head(0x40, len(protected)) + protected
-    signed_payload = _head(0x40, len(payload)) + payload
-    signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
-    return open_envelope(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
 
 
 def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]:
@@ -114,31 +104,44 @@ def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]
     return _seal(kind.kind, to_map({"v": 1, **kind.constants, **fields}), identity)
 
 
+def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
+    payload = cbor.encode(body)
+    record = make(kind, body)
+    typ = f"application/vnd.envelope.{kind}+cose".encode()
+    protected = b"\xa3\x01\x32\x04\x58\x20" + identity.public_key + b"\x10" + _head(0x60, len(typ)) + typ
+    signed_header = _head(0x40, len(protected)) + protected
+    signed_payload = _head(0x40, len(payload)) + payload
+    signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
+    parts = split(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
+    check_signature(parts.signer, parts.signature, parts.signed)
+    return _remember(Envelope(record, parts.signer, address(parts.raw), parts.raw))
+
+
 def open_envelope(data: bytes) -> Envelope[Any]:
     """Verify one envelope and return it.
 
     Raises:
         EnvelopeError: the code of the earliest stage that fails.
     """
-    return _reopen(data) if len(data) <= _REMEMBERED_BYTES else _open(data)
-
-
-def _open(data: bytes) -> Envelope[Any]:
+    if (known := _opened.get(data)) is not None:
+        return known
     parts = split(data)
     check_signature(parts.signer, parts.signature, parts.signed)
-    return _known(parts)
+    return _remember(read_record(parts))
 
 
-# Opening is a function of the bytes alone, and so is reading a body; within one process the same bytes pass through the
-# hands of their signer, their store and their recipients. A thread that is verified as a whole goes by neither cache.
-_reopen = lru_cache(maxsize=128)(_open)
-_reread = lru_cache(maxsize=128)(read_body)
+_opened: dict[bytes, Envelope[Any]] = {}
+"""Envelopes that were opened or sealed, bounded, and rebuilt at will: to open is a function of the bytes, and within a
+process the same bytes pass through the hands of their signer, their store and their recipients. Whoever verifies a
+thread as a whole goes by no such memory."""
 
 
-def _known(parts: Parts) -> Envelope[Any]:
-    if len(parts.payload) > _REMEMBERED_BYTES:
-        return read_record(parts)
-    return Envelope(_reread(parts.kind, parts.payload), parts.signer, address(parts.raw), parts.raw)
+def _remember(envelope: Envelope[R]) -> Envelope[R]:
+    if len(envelope.raw) <= _REMEMBERED_BYTES:
+        if len(_opened) >= _REMEMBERED:
+            _opened.clear()
+        _opened[envelope.raw] = envelope
+    return envelope
 
 
 def split(data: bytes) -> Parts:
