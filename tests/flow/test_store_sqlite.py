@@ -118,6 +118,16 @@ async def test_a_file_is_made_only_if_it_may_be(tmp_path: Path) -> None:
         await store.create("t", begun().records[0], b"begun")
 
 
+@pytest.mark.rule("S16")
+async def test_a_store_that_another_process_was_faster_to_make_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    writer, _ = await filled(path)
+    database._make(path)
+    assert names_in(tmp_path) == ["threads.db"]
+    async with SqliteStore(path) as store:
+        assert await store.read("t") == writer.records
+
+
 def text_file(path: Path) -> None:
     path.write_text("no database " * 1000)
 
