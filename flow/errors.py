@@ -71,7 +71,7 @@ class HeartbeatError(FlowError):
 
 
 class StoreError(FlowError):
-    """A store refused a commit, or another writer was first."""
+    """A store refused a commit, another writer was first, or its file or disk failed."""
 
     default_code = "store"
 

@@ -118,6 +118,16 @@ async def test_a_file_is_made_only_if_it_may_be(tmp_path: Path) -> None:
         await store.create("t", begun().records[0], b"begun")
 
 
+@pytest.mark.rule("S16")
+async def test_a_store_that_another_process_was_faster_to_make_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    writer, _ = await filled(path)
+    database._make(path)
+    assert names_in(tmp_path) == ["threads.db"]
+    async with SqliteStore(path) as store:
+        assert await store.read("t") == writer.records
+
+
 def text_file(path: Path) -> None:
     path.write_text("no database " * 1000)
 
@@ -554,6 +564,43 @@ async def test_the_bytes_written_grow_with_the_commits_and_not_with_the_thread(t
     assert max(len(head.standing), head.state) >= 400
     assert sum(written[200:]) <= 1.1 * sum(written[:200])
     assert sum(written) < 400 * 3 * 4200
+
+
+@contextmanager
+def statements_of(store: SqliteStore) -> Iterator[list[str]]:
+    """Note what a store asks SQLite."""
+    connection, asked = store._database._connection, []
+    assert connection is not None
+    connection.set_trace_callback(asked.append)
+    yield asked
+    connection.set_trace_callback(None)
+
+
+@pytest.mark.rule("S7")
+async def test_a_commit_asks_as_little_for_a_long_thread_as_for_a_short_one(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    for messages in (0, 30):
+        path.unlink(missing_ok=True)
+        _, head = await filled(path, messages)
+        async with SqliteStore(path) as store:
+            await store.head("t")
+            with statements_of(store) as asked:
+                await store.commit("t", head, [], b"state")
+            assert [statement.split(" ")[0] for statement in asked] == ["BEGIN", "SELECT", "INSERT", "COMMIT"]
+            assert asked[1].endswith("LIMIT 1")
+
+
+@pytest.mark.rule("S7", "S13")
+async def test_what_another_store_appended_is_taken_in_by_reading_that_alone(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    writer, head = await filled(path, 10)
+    async with SqliteStore(path) as one, SqliteStore(path) as two:
+        assert await one.head("t") == head
+        head = await two.commit("t", head, [told(writer, "new")])
+        with statements_of(one) as asked:
+            assert await one.head("t") == head
+        (rows,) = [statement for statement in asked if "SELECT *" in statement]
+        assert f"BETWEEN {(1 << 32) + 11} AND" in rows
 
 
 async def test_a_thread_is_taken_in_by_rows_of_limited_size_and_read_from_any_place(
