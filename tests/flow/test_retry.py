@@ -261,7 +261,7 @@ async def test_jitter_is_another_for_another_step_and_another_thread() -> None:
 
 
 async def _with_nonce(stage: PlanStage, nonce: bytes) -> None:
-    stage.options["nonce"] = nonce
+    stage.beginning["nonce"] = nonce
     await stage.over_time(lambda: stage.fails(StepFailed))
 
 
