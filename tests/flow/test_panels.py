@@ -593,6 +593,7 @@ async def test_a_panel_is_settled_told_of_and_moved_once() -> None:
 
 
 def fall(original: Any, records: Any) -> Any:
+    original.append("spoilt")
     raise Odd("nothing adds up")
 
 
