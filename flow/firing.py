@@ -74,7 +74,7 @@ class Firing:
         Raises:
             Unfired: the guard said no, or the last attempt allowed raised.
         """
-        attempt, acted = shot.attempt, shot.interrupted
+        attempt, acted = shot.attempt, shot.interrupted and shot.row.acts
 
         def call(slot: Slot) -> Call:
             nonlocal acted
