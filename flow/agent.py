@@ -186,9 +186,7 @@ class Agent:
 
     def _runner(self, cast: Cast, name: str, machine: Machine, record: Any) -> Runner:
         check_record(record)
-        if errors := [
-            finding for finding in validate(self.plan, machine) if getattr(finding, "severity", "error") == "error"
-        ]:
+        if errors := [found for found in validate(self.plan, machine) if found.severity == "error"]:
             raise PlanError("; ".join(error.text for error in errors), code="plan.machine")
         _check_recipients(self.plan, cast.peers)
         try:

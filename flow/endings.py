@@ -36,14 +36,15 @@ class Endings:
         journal: the run's.
         approvers: their keys, by name.
         room: stands on every message.
-        sealed: makes the entry of private state that goes with the seal, of the error the run ends with.
+        sealed: makes the entry of private state that goes with the seal, of the error the run ends with and what the
+            seal settles.
         tell: tells of a message that is durable.
     """
 
     journal: Journal
     approvers: Mapping[str, PublicKey]
     room: str | None
-    sealed: Callable[[str, FlowError], bytes]
+    sealed: Callable[[str, FlowError, Settlements], bytes]
     tell: Callable[[Envelope[Message]], Awaitable[None]]
 
     async def decided(
@@ -51,7 +52,7 @@ class Endings:
     ) -> FlowError:
         """Seal the thread: this run is over for good."""
         fields = {"outcome": outcome, "status": status, "reason": cut(reason or str(error.args[0]))}
-        await self.journal.append(Seal, lambda: fields, self.sealed(status, error), settled)
+        await self.journal.append(Seal, lambda: fields, self.sealed(status, error, settled), settled)
         return error
 
     async def paused(self, error: Exception) -> Exception:

@@ -316,6 +316,8 @@ class _Asking:
                 own = gate.journal.appended.get((self._message.address, peer.key))
                 if error.code != "store.refused" or own is None or own.address == ack.address:
                     raise
+                if own.record.after != ack.record.after:
+                    raise  # it stands in another round, so it is not why this one is refused
                 ack, ruling, confirms = own, None, False
             self.ending.acks[name] = ack
             if confirms:

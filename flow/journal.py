@@ -43,7 +43,7 @@ class Journal:
         name: the thread's.
         thread: the state machine, as of the last commit or refresh.
         failure: what the store raised, or how the thread was lost; nothing is appended after that.
-        appended: the last ack that a member appended itself meanwhile, by message and signer.
+        appended: the last ack that stood in the thread before this run received it, by message and signer.
     """
 
     def __init__(self, store: ThreadStore, name: str, identity: Identity, clock: Clock) -> None:
@@ -108,6 +108,7 @@ class Journal:
         self._read = len(records)
         if self.thread.owner != self._identity.public_key:
             raise Superseded(f"the thread {self.name!r} is of {did_key(self.thread.owner)}, not of this run's key")
+        self._notice(envelopes)
         return envelopes, states
 
     def carry(self, owed: Iterable[dict[str, Any]]) -> None:
@@ -271,7 +272,10 @@ class Journal:
             raise Superseded(f"the key of this run is no longer a moderator of the thread {self.name!r}")
         if self.thread.outcome is not None:
             raise Superseded(f"another moderator sealed the thread {self.name!r} as {self.thread.outcome}")
-        for envelope in new:
+        self._notice(new)
+
+    def _notice(self, envelopes: Iterable[Envelope[Any]]) -> None:
+        for envelope in envelopes:
             if envelope.kind == "ack":
                 self.appended[envelope.record.message, envelope.signer] = envelope
 

@@ -50,7 +50,8 @@ class Entry(_Map):
         round, again: in `round`, that this round of a loop ended, and whether another begins.
         outcome, chosen, settled, failure: in `done`, what came of the steps, and the settlements this owes the thread.
         move: in `done` and `fired`, the source and the trigger of the row that was fired.
-        error, code, text, step: in `sealed`, the error that the run ended with: its type, and what it says.
+        error, code, text, step: in `sealed`, the error that the run ended with: its type, and what it says; `settled`
+            is then what the seal itself settles.
     """
 
     run: bytes

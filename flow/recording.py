@@ -24,6 +24,7 @@ class Shape:
 
     def __init__(self, record: object) -> None:
         check_record(record)
+        self._type = type(record)
         self._adapter: TypeAdapter[Any] | None = None
         if isinstance(record, BaseModel) or is_dataclass(record):
             try:
@@ -64,13 +65,16 @@ class Shape:
             MachineError: `machine.record`.
         """
         try:
-            return json.loads(text) if self._adapter is None else self._adapter.validate_json(text)
+            record = json.loads(text) if self._adapter is None else self._adapter.validate_json(text)
+            if type(record) is not self._type:
+                raise TypeError(f"it is a {type(record).__name__}, not a {self._type.__name__}")
         except Exception as error:
             raise MachineError(
                 f"the stored record is none of this run's type: {error}: give `resume` a record of the type that the "
                 "run was started with",
                 code="machine.record",
             ) from error
+        return record
 
     def _dump(self, record: object) -> str:
         data = record if self._adapter is None else self._adapter.dump_python(record, mode="json", round_trip=True)

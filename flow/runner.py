@@ -59,7 +59,7 @@ from flow.pulse import Pulse
 from flow.recording import Shape
 from flow.run import Outcome, Run, ThreadCopy
 from flow.schedule import Schedule
-from flow.store import ThreadStore
+from flow.store import IMPORTED, ThreadStore
 
 Word = Literal["again", "done"]
 
@@ -247,7 +247,8 @@ class Runner:
     async def _go_on(self, words: Mapping[str, Word], seen: bytes | None) -> None:
         """Take in what is durable (rules D1 to D12)."""
         envelopes, states = await self._journal.go_on(seen)
-        entries = [read_entry(state.data, number) for number, state in enumerate(states)]
+        imported = [state.data for state in states[:1]] == [IMPORTED]
+        entries = [] if imported else [read_entry(state.data, number) for number, state in enumerate(states)]
         self._check_same_run(entries)
         self._words = words
         self._history = History(envelopes, entries, self._cast.identity.public_key)
@@ -584,17 +585,14 @@ class Runner:
         if turn.row is None:
             turn.attempts = [None] * len(turn.paths)
             return
-        interrupted = turn.traces[0].attempt > 0
-        if interrupted:
+        begun = max(trace.attempt for trace in turn.traces)
+        if begun:
             turn.words = self._words_on(turn)
-            turn.attempt = turn.traces[0].attempt + 1
-            await self._begin_attempt(turn, turn.attempt)
-        elif not turn.attempt:
-            turn.attempt = 1
-            await self._begin_attempt(turn, 1)
+        if begun or not turn.attempt:
+            await self._begin_attempt(turn, begun + 1)
         row, source = turn.row, self._status
         shots = [
-            Shot(step, path, row, message.record if message else None, turn.handles, turn.attempt, interrupted)
+            Shot(step, path, row, message.record if message else None, turn.handles, turn.attempt, begun > 0)
             for step, path, message in zip_longest(turn.unit.steps, turn.paths, turn.messages)
         ]
         results = await self._pulse.during(lambda: self._shoot(turn, shots))
@@ -633,7 +631,7 @@ class Runner:
 
     async def _shot(self, turn: Turn, shot: Shot) -> Hit | Unfired:
         if turn.words.get(joined(shot.path)) == "done":
-            return Hit(deepcopy(self._record), shot.attempt - 1)
+            return Hit(deepcopy(self._record), turn.traces[turn.paths.index(shot.path)].attempt)
         firing = Firing(self._machine, self._journal.thread.address, self._cast.clock)
         try:
             return await firing.fire(self._status, self._record, shot, partial(self._begin_attempt, turn))
@@ -642,7 +640,8 @@ class Runner:
 
     async def _begin_attempt(self, turn: Turn, attempt: int) -> None:
         turn.attempt = attempt
-        await self._journal.note(self._entry("firing", at=turn.paths, attempt=attempt))
+        if at := [path for path in turn.paths if turn.words.get(joined(path)) != "done"]:
+            await self._journal.note(self._entry("firing", at=at, attempt=attempt))
 
     def _words_on(self, turn: Turn) -> Mapping[str, Word]:
         """Return what the caller said of actions that were cut off and are to run once (rule D8)."""
@@ -743,9 +742,8 @@ class Runner:
     async def _tell_again(self, last: Entry) -> None:
         """Tell of the last outcome once more: nobody knows whether it was told before the run was cut off."""
         if last.phase == "done":
-            self._load(last)
             if last.move is not None:
-                await self._tell_move(last.at[0], last.move)
+                await self._tell_move(last.at[0], last.move, last.status)
             await self._tell_done(last.at)
 
     async def _tell_done(self, paths: Sequence[Path]) -> None:
@@ -758,11 +756,11 @@ class Runner:
         """Tell that a row was fired, once that is durable."""
         if turn.move is not None:
             move, turn.move = turn.move, None
-            await self._tell_move(turn.paths[0], move)
+            await self._tell_move(turn.paths[0], move, self._status)
 
-    async def _tell_move(self, path: Path, move: Sequence[str]) -> None:
+    async def _tell_move(self, path: Path, move: Sequence[str], target: str | None) -> None:
         source, trigger = move
-        await self._emit(MACHINE_MOVE, None, step=joined(path), source=source, trigger=trigger, target=self._status)
+        await self._emit(MACHINE_MOVE, None, step=joined(path), source=source, trigger=trigger, target=target)
 
     async def _delivered(self, message: Envelope[Message]) -> None:
         await self._emit(MESSAGE_DELIVERED, message.address, message=message)
@@ -786,9 +784,10 @@ class Runner:
     def _entry(self, phase: Phase, **fields: Any) -> bytes:
         return entry(self._run, phase, **fields)
 
-    def _sealed(self, status: str, error: FlowError) -> bytes:
+    def _sealed(self, status: str, error: FlowError, settled: Settlements) -> bytes:
         said = {"error": type(error).__name__, "code": error.code, "text": short(str(error.args[0]))}
-        return self._entry("sealed", status=status, step=self._at, **said)
+        stands = {"status": status, "record": self._text, "step": self._at}
+        return self._entry("sealed", settled=settled or None, **stands, **said)
 
     def _load(self, one: Entry) -> None:
         """Stand where an entry says."""

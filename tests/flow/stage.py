@@ -16,6 +16,7 @@ from flow import (
     Machine,
     MemoryStore,
     Monitor,
+    Panel,
     Plan,
     Run,
     State,
@@ -23,7 +24,9 @@ from flow import (
     ThreadCopy,
     ThreadStore,
 )
-from flow.testing import FakeClock, RecordingBus, ScriptedPeer
+from flow.progress import read_entry
+from flow.testing import Crash, Crashing, FakeClock, RecordingBus, ScriptedPeer
+from flow.testing.crash import When
 
 T = TypeVar("T")
 
@@ -63,16 +66,20 @@ def on_the_way(count: int = 1, **fields: Any) -> list[Step]:
 class Stage:
     """All that a run takes, ready to run; each part may be given, or changed before `run`."""
 
-    def __init__(self, *steps: Step, machine: Machine = ROW, record: Any = None, **options: Any) -> None:
+    def __init__(
+        self, *steps: Step, machine: Machine = ROW, record: Any = None, panels: Sequence[Panel] = (), **options: Any
+    ) -> None:
+        self._given = {"machine": machine, "record": record, "panels": panels, **options}
         self.clock = FakeClock()
         self.bus = RecordingBus()
         self.store = Meddled()
         self.monitor = Watched(3000.0)
         self.anna = ScriptedPeer(ANNA, options.pop("anna", ()), clock=self.clock)
         self.ben = ScriptedPeer(BEN, options.pop("ben", ()), clock=self.clock)
-        self.agent = Agent(OWNER, CARD, Plan(steps or on_the_way()))
+        self.agent = Agent(OWNER, CARD, Plan(steps or on_the_way(), panels))
         self.machine = machine
         self.record = {"n": 0} if record is None else record
+        self.beginning = {"nonce": options.pop("nonce", bytes(16))}
         self.options: dict[str, Any] = {
             "peers": {"anna": self.anna, "ben": self.ben},
             "judge": confirm,
@@ -85,12 +92,36 @@ class Stage:
 
     async def run(self) -> Run:
         with anyio.fail_after(60):  # of real time: a run that waits for ever fails its test, and does not hang them all
-            return await self.agent.run("t", self.machine, self.record, **self.options)
+            return await self.agent.run("t", self.machine, self.record, **self.options, **self.beginning)
 
-    async def fails(self, kind: type[T]) -> T:
-        """Run, and return the error that it must end in."""
+    async def resume(self, **options: Any) -> Run:
+        with anyio.fail_after(60):
+            return await self.agent.resume("t", self.machine, self.record, **{**self.options, **options})
+
+    def reborn(self, **options: Any) -> "Stage":
+        """Return the same stage in another process: only what is in the store is left; parts may be other ones."""
+        given = {name: value for name, value in self._given.items() if name not in ("anna", "ben")}
+        other = Stage(*self.agent.plan.steps, **{**given, **options})
+        other.store.store = self.store.store
+        return other
+
+    async def cut(self, what: str, number: int = 1, when: When = "after", **options: Any) -> "Stage":
+        """Run, die at a commit that brings such a record, or private state of such a phase, and return the stage
+        in another process."""
+        await self.dies(self.run, what, number, when)
+        return self.reborn(**options)
+
+    async def dies(
+        self, act: Callable[[], Awaitable[object]], what: str, number: int = 1, when: When = "after"
+    ) -> None:
+        """Run or resume, and die at a commit."""
+        self.options["store"] = Until(self.store, what, number, when)
+        await self.fails(Crash, act)
+
+    async def fails(self, kind: type[T], act: Callable[[], Awaitable[object]] | None = None) -> T:
+        """Run, or do what is given, and return the error that it must end in."""
         try:
-            await self.run()
+            await (act or self.run)()
         except BaseException as error:
             if type(error) is not kind:
                 raise
@@ -176,6 +207,27 @@ class Meddled:
 
     async def names(self) -> Sequence[str]:
         return await self.store.names()
+
+
+class Until(Crashing):
+    """A store that dies at the n-th commit that brings a record of some kind, or private state of some phase."""
+
+    def __init__(self, store: ThreadStore, what: str, number: int = 1, when: When = "after") -> None:
+        super().__init__(store)
+        self._what = what
+        self._left = number
+        self._before = when == "before"
+
+    async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
+        brings = {open_envelope(raw).kind for raw in records} | ({read_entry(state, 0).phase} if state else set())
+        self._left -= self._what in brings
+        over = self._what in brings and self._left == 0
+        if over and self._before:
+            self.die()
+        head = await super().commit(name, at, records, state)
+        if over:
+            self.die()
+        return head
 
 
 class Watched(Monitor):

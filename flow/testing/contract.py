@@ -1,14 +1,9 @@
-"""What tests of running code need: a clock that stands still until it is moved, a peer that follows a script, a bus
-that remembers, and the contract that every store is held to."""
+"""The contract that every store is held to, as tests."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 
 from envelope import (
     Ack,
@@ -16,176 +11,12 @@ from envelope import (
     EnvelopeError,
     Identity,
     Message,
-    PublicKey,
     ThreadWriter,
     open_envelope,
     sign_record,
 )
-from flow.bus import Bus, Event
-from flow.clock import SYSTEM, Clock
-from flow.errors import Declined, StoreError
-from flow.peers import Delivery
+from flow.errors import StoreError
 from flow.store import IMPORTED, Head, State, ThreadStore
-
-
-class FakeClock:
-    """A `flow.clock.Clock` whose time passes only in `advance`, on every event loop, without sleeping (rule C5).
-
-    Args:
-        now_ms: the wall clock at the start, in milliseconds since the epoch.
-    """
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._start_ms = now_ms
-        self._now_ns = 0
-        self._turn = count()
-        self._timers: list[tuple[int, int, Callable[[], object]]] = []
-
-    def now_ms(self) -> int:
-        return self._start_ms + self._now_ns // 1_000_000
-
-    def monotonic(self) -> float:
-        return self._now_ns / 1e9
-
-    async def sleep(self, seconds: float) -> None:
-        over = anyio.Event()
-        with self._timer(seconds, over.set):
-            await over.wait()
-
-    @contextmanager
-    def move_on_after(self, seconds: float | None) -> Iterator[anyio.CancelScope]:
-        with anyio.CancelScope() as scope:
-            if seconds is None:
-                yield scope
-            else:
-                with self._timer(seconds, scope.cancel):
-                    yield scope
-
-    async def advance(self, seconds: float) -> None:
-        """Let time pass, in a task of its own beside those that wait.
-
-        Every sleep and deadline that falls due, the new ones too, takes effect at its own time, earliest first, and
-        before the next one each other task has run until it waits.
-
-        Args:
-            seconds: how far to go; 0 only lets the others run.
-        """
-        end = self._now_ns + round(seconds * 1e9)
-        if end < self._now_ns:
-            raise ValueError(f"a clock does not go back: advance({seconds})")
-        await _all_waiting()
-        while self._timers and min(self._timers)[0] <= end:
-            timer = min(self._timers)
-            self._timers.remove(timer)
-            self._now_ns, _, ring = timer
-            ring()
-            await _all_waiting()
-        self._now_ns = max(self._now_ns, end)
-
-    @contextmanager
-    def _timer(self, seconds: float, ring: Callable[[], object]) -> Iterator[None]:
-        timer = (self._now_ns + round(seconds * 1e9), next(self._turn), ring)
-        if timer[0] > self._now_ns:
-            self._timers.append(timer)
-        else:
-            ring()
-        try:
-            yield
-        finally:
-            if timer in self._timers:
-                self._timers.remove(timer)
-
-
-async def _all_waiting() -> None:
-    # On asyncio, wait_all_tasks_blocked sleeps whenever it finds a task that can still run: give them turns first.
-    for _ in range(20):
-        await anyio.lowlevel.checkpoint()
-    await anyio.wait_all_tasks_blocked()
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """In a script: let that many seconds of the clock pass, then go on with the next answer."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Twisted:
-    """In a script: an ack that is right but for what is said here.
-
-    Attributes:
-        fields: of the ack, in place of the right ones.
-        signer: in place of the peer's own identity.
-    """
-
-    fields: dict[str, Any] = field(default_factory=dict)
-    signer: Identity | None = None
-
-
-class ScriptedPeer:
-    """A `flow.peers.Peer` that answers one delivery after another by a script, and remembers what it was handed.
-
-    Args:
-        identity: signs the acks.
-        script: for each delivery the next of: a text, accepted with it; a `Declined`, declined with its reason; a
-            `Wait`; a `Twisted`; another exception, raised; anything else, returned as it is. When it is used up, the
-            peer accepts.
-        clock: tells the acks' time, and is waited on.
-
-    Attributes:
-        deliveries: what the peer was handed, in order.
-    """
-
-    def __init__(self, identity: Identity, script: Iterable[object] = (), *, clock: Clock = SYSTEM) -> None:
-        self.deliveries: list[Delivery] = []
-        self._identity = identity
-        self._script = iter(script)
-        self._clock = clock
-
-    @property
-    def key(self) -> PublicKey:
-        return self._identity.public_key
-
-    async def ack(self, delivery: Delivery) -> Any:
-        self.deliveries.append(delivery)
-        answer = next(self._script, "understood")
-        while isinstance(answer, Wait):
-            await self._clock.sleep(answer.seconds)
-            answer = next(self._script, "understood")
-        if isinstance(answer, str):
-            return self._signed(delivery, {"restatement": answer})
-        if isinstance(answer, Declined):
-            return self._signed(delivery, {"answer": "decline", "restatement": answer.reason})
-        if isinstance(answer, Twisted):
-            return self._signed(delivery, answer.fields, answer.signer)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def _signed(self, delivery: Delivery, fields: dict[str, Any], signer: Identity | None = None) -> Envelope[Ack]:
-        right = {
-            "sent_at": self._clock.now_ms(),
-            "thread": delivery.message.record.thread,
-            "message": delivery.message.address,
-            "answer": "accept",
-            "restatement": "understood",
-            "after": delivery.correction.address if delivery.correction else None,
-        }
-        return sign_record(Ack, signer or self._identity, **{**right, **fields})
-
-
-class RecordingBus(Bus):
-    """A bus that remembers every event, in order, as `events`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[Event] = []
-        self.subscribe(self.events.append)
-
-    def named(self, name: str) -> list[Event]:
-        """The events of one name."""
-        return [event for event in self.events if event.name == name]
 
 
 class ThreadStoreContract:
