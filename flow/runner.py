@@ -389,7 +389,7 @@ class Runner:
             inside = path if number == 1 else (*path[:-1], f"{path[-1]}#{number}")
             self._status, self._record = self._machine.initial, deepcopy(self._record)
             await self._level(sub, inside)
-            self._at = turn.name
+            self._at, self._turn = turn.name, turn
             if step.loop is None or number == step.loop.max or not await self._again(turn, step.loop, inside, number):
                 break
             number += 1
@@ -406,7 +406,7 @@ class Runner:
             if not isinstance(again, bool):
                 raise MachineError(f"the loop's guard returned {again!r}: return True or False", code="machine.guard")
         except Exception as error:
-            raise self._fault(turn.paths[0], "loop's guard", error) from error
+            raise self._fault(turn, "loop's guard", error) from error
         await self._journal.note(self._entry("round", at=turn.paths, round=number, again=again))
         return again
 
@@ -469,11 +469,11 @@ class Runner:
 
     async def _drafts(self, turn: Turn) -> Sequence[Draft]:
         drafts = []
-        for path, step in zip(turn.paths, turn.unit.steps, strict=True):
+        for place, step in enumerate(turn.unit.steps):
             try:
                 drafts.append(await step.draft(self._record))
             except Exception as error:
-                raise self._fault(path, "payload", error) from error
+                raise self._fault(turn, "payload", error, place) from error
         return drafts
 
     async def _afford(self, turn: Turn, drafts: Sequence[Draft], *, fired: bool = False) -> None:
@@ -515,7 +515,7 @@ class Runner:
                 await self._journal.settle()  # what a message would have carried, so that it has the room itself
                 turn.messages = await append()
         except EnvelopeError as error:
-            raise self._fault(turn.paths[0], "payload", error) from error
+            raise self._fault(turn, "payload", error) from error
         except StoreError as error:
             recipients = {name: peer.key for step in turn.unit.steps for name, peer in self._recipients(step).items()}
             if error.code != "store.refused" or not (unable := self._gate.unable(recipients)):
@@ -601,8 +601,7 @@ class Runner:
             first = failed[0]
             for other in failed[1:]:
                 first.cause.add_note(f"besides: {type(other.cause).__name__}: {words(other.cause)}")
-            path = turn.paths[results.index(first)]
-            raise self._fault(path, "transition", first.cause, first.attempts) from first.cause
+            raise self._fault(turn, "transition", first.cause, results.index(first)) from first.cause
         await self._take_records(turn, [one.record for one in results if isinstance(one, Hit)])
         self._status = row.target
         turn.move = source, row.trigger
@@ -672,7 +671,7 @@ class Runner:
             if panel is not None or turn.row.acts:
                 self._text = self._shape.dump(record)
         except Exception as error:
-            raise self._fault(turn.paths[0], what, error, turn.attempts[0]) from error
+            raise self._fault(turn, what, error) from error
         self._record = deepcopy(record)
 
     async def _route(self, schedule: Schedule, turn: Turn) -> Sequence[str] | None:
@@ -691,8 +690,7 @@ class Runner:
                     code="plan.route",
                 )
         except Exception as error:
-            attempts = turn.attempts[0] if turn.attempts else None
-            raise self._fault(turn.paths[0], "route", error, attempts) from error
+            raise self._fault(turn, "route", error) from error
         return chosen
 
     async def _done(self, turn: Turn, settled: Settlements, **fields: Any) -> None:
@@ -770,8 +768,10 @@ class Runner:
 
     # Small things
 
-    def _fault(self, path: Path, what: str, error: Exception, attempts: int | None = None) -> Fault:
-        failure = Failure(joined(path), short(type(error).__name__), short(words(error)), attempts)
+    def _fault(self, turn: Turn, what: str, error: Exception, place: int = 0) -> Fault:
+        """Return the failure of a unit's step in that place."""
+        attempts = turn.attempts[place] if turn.attempts else None
+        failure = Failure(joined(turn.paths[place]), short(type(error).__name__), short(words(error)), attempts)
         text = f"step {failure.step!r}: its {what} failed: {type(error).__name__}: {words(error)}"
         return Fault(failure, text, error)
 
