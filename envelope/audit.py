@@ -1,14 +1,16 @@
 """The audit of a thread: from bytes to a verdict.
 
-`verify_thread` goes in batches, since curve arithmetic and interpreted code evict each other's caches:
+`verify_thread` goes in batches, and takes a whole batch through one step before the next, since curve arithmetic,
+decoding and what is interpreted evict each other's caches:
 
-1. cut each envelope of the batch into its parts (stages size to key);
+1. cut each envelope into its parts (stages size to key);
 2. check the signatures (stage signature);
-3. decode the records and apply them to the thread (stages body to settle);
+3. read the records (stage body);
+4. apply them to the thread (stages chain to settle);
 
-and after the last record:
+and after the last batch:
 
-4. judge the signers by the verifier's keys (stage trust), the tip, and the plan.
+5. judge the signers by the verifier's keys (stage trust), the tip, and the plan.
 
 The first record that fails decides integrity and code. Records after it are checked up to their signature only.
 """
@@ -17,11 +19,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from itertools import takewhile
+from typing import Any, Final, TypeVar
 
-from envelope.cose import Envelope, Parts, address, address_text, check_signature, read_record, split
+from envelope.cose import Envelope, Parts, address, address_text, split
 from envelope.errors import EnvelopeError
-from envelope.keys import PublicKey, did_key
+from envelope.keys import PublicKey, check_signature, did_key
+from envelope.records import KINDS, build, decode_body
 from envelope.rules import BY_CODE
 from envelope.thread import CLOCK_TOLERANCE_MS, MAX_NOTES, Thread
 from envelope.threadfile import read_records
@@ -29,6 +33,8 @@ from envelope.trust import TrustStore
 from envelope.verdict import Finding, Integrity, Signer, ThreadVerdict, Trust
 
 Observer = Callable[[Envelope[Any], int, int], None]
+
+T = TypeVar("T")
 
 _BATCH_BYTES: Final = 1 << 18
 _RECORD_SHARE: Final = _BATCH_BYTES // 64  # so that a batch is of 64 records at most
@@ -137,9 +143,10 @@ class Verifier:
         return self._verdict()
 
     def _work(self) -> None:
+        batch, self._batch, self._room = self._batch, [], _BATCH_BYTES
         # 1. to key
         fronts: list[Parts | EnvelopeError] = []
-        for raw in self._batch:
+        for raw in batch:
             try:
                 fronts.append(split(raw))
             except EnvelopeError as error:
@@ -148,26 +155,47 @@ class Verifier:
         for place, front in enumerate(fronts):
             if type(front) is Parts:
                 try:
-                    check_signature(front)
+                    check_signature(front.signer, front.signature, front.signed)
                 except EnvelopeError as error:
                     fronts[place] = error
-        # 3. body to settle
-        seen, latest = self._first_seen, self._latest
-        for raw, front in zip(self._batch, fronts, strict=True):
-            try:
-                if type(front) is not Parts:
-                    raise front  # type: ignore[misc]
-                if not self._failures:
-                    envelope = read_record(front)
-                    self.thread.apply(envelope, self._offset)
-                    if self._observe or envelope.signer not in seen or envelope.record.sent_at > latest:
-                        self._note(envelope)
-            except EnvelopeError as error:
-                self._fail(error, raw)
+        taken = 0 if self._failures else self._extend(fronts)
+        for raw, front in zip(batch[taken:], fronts[taken:], strict=True):
+            if type(front) is EnvelopeError:
+                self._fail(front, raw)
             self._records += 1
             self._offset += len(raw)
-        self._batch.clear()
-        self._room = _BATCH_BYTES
+
+    def _extend(self, fronts: list[Parts | EnvelopeError]) -> int:
+        """Let the thread take the records before the first that fails, and put its failure in its place.
+
+        Returns:
+            How many the thread took.
+        """
+        # 3. body
+        sound = [front for front in takewhile(_is_sound, fronts) if type(front) is Parts]
+        kinds = [parts.kind for parts in sound]
+        bodies, refusal = _as_far(decode_body, kinds, [parts.payload for parts in sound])
+        records, earlier = _as_far(build, map(KINDS.get, kinds), bodies)
+        refusal = earlier or refusal
+        envelopes = [
+            Envelope(record, parts.signer, address(parts.raw), parts.raw)
+            for record, parts in zip(records, sound, strict=False)
+        ]
+        # 4. chain to settle
+        seen, latest = self._first_seen, self._latest
+        for taken, envelope in enumerate(envelopes):
+            try:
+                self.thread.apply(envelope, self._offset)
+                if self._observe or envelope.signer not in seen or envelope.record.sent_at > latest:
+                    self._note(envelope)
+            except EnvelopeError as error:
+                fronts[taken] = error
+                return taken
+            self._records += 1
+            self._offset += len(envelope.raw)
+        if refusal is not None:
+            fronts[len(envelopes)] = refusal
+        return len(envelopes)
 
     def _note(self, envelope: Envelope[Any]) -> None:
         if envelope.signer not in self._first_seen:
@@ -201,7 +229,7 @@ class Verifier:
             )
         )
 
-    # 4. after the last record
+    # 5. after the last batch
 
     def _verdict(self) -> ThreadVerdict:
         thread = self.thread
@@ -262,6 +290,21 @@ class Verifier:
             claimed = self.thread.members[key].name
             signers.append(Signer(key, judged, known.name if known else None, known.role if known else None, claimed))
         return signers, findings
+
+
+def _is_sound(front: Parts | EnvelopeError) -> bool:
+    return type(front) is Parts
+
+
+def _as_far(step: Callable[..., T], *columns: Iterable[Any]) -> tuple[list[T], EnvelopeError | None]:
+    """Take a step row by row until it refuses one; return what it gave and the refusal."""
+    taken: list[T] = []
+    try:
+        for value in map(step, *columns):
+            taken.append(value)  # noqa: PERF402
+    except EnvelopeError as error:
+        return taken, error
+    return taken, None
 
 
 def _finding(code: str, index: int | None, offset: int | None, address: bytes | None, text: str) -> Finding:

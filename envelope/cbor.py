@@ -5,46 +5,61 @@ The profile is RFC 8949 §4.2.1 with text keys and without floats, null, tags an
 `encode(decode(data)) == data` for every accepted `data`. A refusal names the first defect in reading order.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cbor2
 
 from envelope.errors import EnvelopeError
 
-MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 8
-MAX_ITEMS: Final = 16_384
 MAX_INT: Final = (1 << 53) - 1
 _MAX_KEYS: Final = 1024
 _STR: Final = {str}
+
+
+class Caps(NamedTuple):
+    """How large an encoding may be.
+
+    Attributes:
+        bytes: in all.
+        items: how many, the inner ones and keys counted too.
+    """
+
+    bytes: int
+    items: int
+
+
+ENVELOPE: Final = Caps(1 << 20, 16_384)
+"""The caps of envelopes and their payloads (`spec/protocol.md`)."""
 
 _UINT, _NINT, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _MAJOR: Final = ("unsigned integer", "negative integer", "byte string", "text", "array", "map", "tag", "simple value")
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, caps: Caps = ENVELOPE) -> bytes:
     """Return the one encoding of `value`.
 
     Args:
         value: an int, bool, str, bytes, list, tuple or dict with str keys, nested at most 8 deep.
+        caps: larger ones are for what is no envelope.
 
     Raises:
         EnvelopeError: `cbor.type`, `cbor.integer`, `cbor.utf8`, `cbor.key_type`, `cbor.depth`, `cbor.items`,
             `size.envelope`; nothing else, whatever the value.
     """
-    data = cbor2.dumps(_Sorter().sorted(value, 1))
-    if len(data) > MAX_BYTES:
-        raise EnvelopeError("size.envelope", f"the encoding is {len(data)} bytes, more than {MAX_BYTES}")
+    data = cbor2.dumps(_Sorter(caps).sorted(value, 1))
+    if len(data) > caps.bytes:
+        raise EnvelopeError("size.envelope", f"the encoding is {len(data)} bytes, more than {caps.bytes}")
     return data
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes, caps: Caps = ENVELOPE) -> Any:
     """Return the value that `data` encodes: int, bool, str, bytes, list or dict.
 
     Raises:
         EnvelopeError: `size.envelope` or a `cbor.*` code, with the offset of the defect.
     """
-    if len(data) <= MAX_ITEMS:  # then no count can exceed the cap
+    if len(data) <= caps.items:  # then no count can exceed the cap
         try:
             head = data[0]
             value, end = _quick_map(data, 1, 1, head - 0xA0) if 0xA0 <= head < 0xB8 else _quick_item(data, 0, 1)
@@ -52,25 +67,26 @@ def decode(data: bytes) -> Any:
                 return value
         except (_Unusual, IndexError, UnicodeDecodeError):
             pass
-    return _decode(data, _TEXT)
+    return _decode(data, _TEXT, caps)
 
 
 def decode_header(data: bytes) -> Any:
     """Decode a protected header: the same profile, but map keys are unsigned integers."""
-    return _decode(data, _UINT)
+    return _decode(data, _UINT, ENVELOPE)
 
 
 def decode_prefix(data: bytes, start: int) -> tuple[Any, int]:
     """Decode one item at `start`, whatever follows it; return it and the offset behind it."""
-    return _Reader(data, _TEXT).item(start, 1)
+    return _Reader(data, _TEXT, ENVELOPE).item(start, 1)
 
 
 class _Sorter:
     """Checks a value against the profile and copies it with its maps in order."""
 
-    __slots__ = ("items", "size")
+    __slots__ = ("caps", "items", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, caps: Caps) -> None:
+        self.caps = caps
         self.items = 1
         self.size = 0
 
@@ -104,16 +120,16 @@ class _Sorter:
             self.size += len(value) if value.isascii() else len(_utf8(value))
         elif kind is not bool:
             raise EnvelopeError("cbor.type", f"a {kind.__name__} has no encoding in the profile")
-        if self.size > MAX_BYTES:
-            raise EnvelopeError("size.envelope", f"the value's strings are more than {MAX_BYTES} bytes")
+        if self.size > self.caps.bytes:
+            raise EnvelopeError("size.envelope", f"the value's strings are more than {self.caps.bytes} bytes")
         return value
 
     def _enter(self, depth: int, more: int) -> None:
         if depth > MAX_DEPTH:
             raise EnvelopeError("cbor.depth", f"containers nest more than {MAX_DEPTH} deep")
         self.items += more
-        if self.items > MAX_ITEMS:
-            raise EnvelopeError("cbor.items", f"the value holds more than {MAX_ITEMS} items")
+        if self.items > self.caps.items:
+            raise EnvelopeError("cbor.items", f"the value holds more than {self.caps.items} items")
 
 
 _orders: dict[tuple[str, ...], tuple[list[str], int]] = {}
@@ -139,10 +155,10 @@ def _utf8(text: str) -> bytes:
         raise EnvelopeError("cbor.utf8", f"a text holds a surrogate at {error.start}, which UTF-8 cannot") from None
 
 
-def _decode(data: bytes, key_major: int) -> Any:
-    if len(data) > MAX_BYTES:
-        raise EnvelopeError("size.envelope", f"the item is {len(data)} bytes, more than {MAX_BYTES}")
-    value, end = _Reader(data, key_major).item(0, 1)
+def _decode(data: bytes, key_major: int, caps: Caps) -> Any:
+    if len(data) > caps.bytes:
+        raise EnvelopeError("size.envelope", f"the item is {len(data)} bytes, more than {caps.bytes}")
+    value, end = _Reader(data, key_major, caps).item(0, 1)
     if end != len(data):
         raise EnvelopeError("cbor.trailing", f"{len(data) - end} bytes follow the item at offset {end}")
     return value
@@ -261,10 +277,11 @@ def _quick_map(data: bytes, at: int, depth: int, pairs: int) -> tuple[dict[str, 
 class _Reader:
     """One careful pass over the bytes. Each method takes an offset, and returns a value and the offset behind it."""
 
-    __slots__ = ("data", "items", "key_major", "size")
+    __slots__ = ("data", "items", "key_major", "most", "size")
 
-    def __init__(self, data: bytes, key_major: int) -> None:
+    def __init__(self, data: bytes, key_major: int, caps: Caps) -> None:
         self.data = data
+        self.most = caps.items
         self.size = len(data)
         self.items = 1
         self.key_major = key_major
@@ -288,8 +305,8 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise EnvelopeError("cbor.depth", f"the container before offset {at} is nested more than {MAX_DEPTH} deep")
         self.items += argument if major == _ARRAY else 2 * argument
-        if self.items > MAX_ITEMS:
-            raise EnvelopeError("cbor.items", f"the container before offset {at} announces more than {MAX_ITEMS} items")
+        if self.items > self.most:
+            raise EnvelopeError("cbor.items", f"the container before offset {at} announces more than {self.most} items")
         if major == _ARRAY:
             values = []
             for _ in range(argument):

@@ -13,13 +13,16 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from envelope import EnvelopeError, address
-from envelope.cbor import decode, encode
+from envelope.cbor import Caps, decode, encode
 from flow.budget import Limits
 from flow.errors import FlowError, PlanError
 from flow.machine import Machine, Transition
 from flow.plan import Gate, Loop, Panel, Plan, Retry, Step
 
 _FUNCTION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+CAPS: Final = Caps(1 << 24, 1 << 20)
+"""A document is no envelope, and may be larger: a plan may have tens of thousands of steps."""
 
 Function = Callable[..., Any]
 NO_NAMES: Final[Mapping[str, Function]] = MappingProxyType({})
@@ -150,7 +153,7 @@ def _present(**fields: Any) -> dict[str, Any]:
 
 def _encoded(fields: dict[str, Any]) -> bytes:
     try:
-        return encode(fields)
+        return encode(fields, CAPS)
     except EnvelopeError as error:
         raise PlanError(
             f"the plan is too long for one document ({error}): move steps into a sub-plan", code="plan.document"
@@ -261,7 +264,7 @@ def read_document(data: bytes) -> PlanDocument:
         PlanError: what is wrong and where (code `plan.document`).
     """
     try:
-        fields = decode(data)
+        fields = decode(data, CAPS)
         found = PlanDocument.model_validate(fields)
         again = _written(found)
     except EnvelopeError as error:

@@ -78,7 +78,7 @@ class Endings:
         except Exception as instead:
             error = instead
         for one in asked:
-            for other in _besides(error, one.ending):
+            for other in _besides(error, one):
                 error.add_note(f"besides: {other}")
         return error
 
@@ -169,13 +169,15 @@ def cut(text: str) -> str:
     return short(text) if short(text).strip("\t\n\r ") else "no reason given"
 
 
-def _besides(error: Exception, ending: Ending) -> Iterable[str]:
-    """What else happened, in words, where a step ended in `error`."""
+def _besides(error: Exception, one: Asked) -> Iterable[str]:
+    """What else came of asking for a message, in words, where that ended in `error`."""
+    ending = one.ending
+    told = str(error) if f"step {one.step!r}: " in str(error) else ""
     for rejection in ending.rejections:
-        if not (isinstance(error, Rejected) and rejection in str(error)):
+        if not (isinstance(error, Rejected) and rejection in told):
             yield rejection
     for other in (*ending.unable, *ending.errors, *ending.escalations.values()):
         if other is not error:
             yield f"{type(other).__name__}: {words(other)}"
-    if ending.silent and not isinstance(error, AckTimeout):
+    if ending.silent and not (isinstance(error, AckTimeout) and told):
         yield f"no answer in time from {', '.join(ending.silent)}"

@@ -105,7 +105,7 @@ class Gate:
             confirmed: the entry of private state that goes with the last confirmation.
         """
         unit = _Unit(self, confirmed)
-        asking = [_Asking(unit, ask) for ask in asks]
+        asking = unit.asking = [_Asking(unit, ask) for ask in asks]
         first, *others = [task for one in asking for task in one.tasks()]
         unit.alone = not others
         if unit.alone:
@@ -137,6 +137,7 @@ class _Unit:
     def __init__(self, gate: Gate, confirmed: bytes) -> None:
         self.gate = gate
         self.confirmed = confirmed
+        self.asking: Sequence[_Asking] = ()
         self.incomplete = 0
         self.alone = False  # then nothing but time ends a wait
         self.committing = anyio.Lock(fast_acquire=True)
@@ -199,6 +200,12 @@ class _Asking:
                 self.ending.unable += self._gate.unable(silent)
             except Exception as error:
                 self.ending.errors.append(error)
+
+    def look_for_the_unable(self) -> None:
+        """End the unit if somebody who is asked is known to have lost the right to answer."""
+        if self._ask.escalation is None and not self.ending.unable and (unable := self._gate.unable(self._owing)):
+            self.ending.unable += unable
+            self._unit.end()
 
     async def _guarded(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -324,9 +331,8 @@ class _Asking:
                 del self._owing[name]
                 if not self._owing:
                     self._completed()
-            if not self.ending.unable and (unable := gate.unable(self._owing)):
-                self.ending.unable += unable
-                unit.end()
+            for asking in unit.asking:
+                asking.look_for_the_unable()
         await self._tell(name, self._message, ack, ruling)
         return ack
 

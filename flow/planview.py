@@ -14,9 +14,9 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from envelope import address, address_text
-from envelope.cbor import MAX_BYTES, decode
+from envelope.cbor import decode
 from envelope.show import escape, short
-from flow.document import PlanDocument, RowEntry, StepEntry, read_document
+from flow.document import CAPS, PlanDocument, RowEntry, StepEntry, read_document
 from flow.errors import FlowError, PlanError
 
 _WIDEST: Final = 48
@@ -42,10 +42,19 @@ class Exported:
         """
         try:
             with path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
+                data = file.read(CAPS.bytes + 1)
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise FlowError(f"{path}: {why}: give an exported plan document", code="plan.file") from None
+        return cls.of(path, data)
+
+    @classmethod
+    def of(cls, path: Path, data: bytes) -> Self:
+        """Read what a file holds.
+
+        Raises:
+            PlanError: it is no plan document (code `plan.document`).
+        """
         try:
             return cls(path, data, read_document(data))
         except PlanError as error:
@@ -62,7 +71,7 @@ def as_json(found: Exported) -> dict[str, Any]:
     return {
         "file": str(found.path),
         "address": address_text(found.address),
-        "document": _with_texts(decode(found.data)),
+        "document": _with_texts(decode(found.data, CAPS)),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
 from envelope import Ack, Envelope, EnvelopeError, Message, PublicKey, Ruling
-from envelope.cbor import decode, encode
+from envelope.cbor import Caps, decode, encode
 from envelope.records import Settled
 from flow.errors import StoreError
 from flow.machine import Failure
@@ -22,6 +22,7 @@ Phase = Literal["begun", "resumed", "round", "firing", "fired", "confirmed", "do
 Answer = tuple[Envelope[Ack], Envelope[Ruling] | None]
 """An ack, and the author's ruling on it, if there is one."""
 
+_CAPS: Final = Caps(1 << 24, 1 << 20)  # one entry may skip tens of thousands of steps
 _Texts = Annotated[tuple[str, ...], Strict(False)]
 
 
@@ -85,7 +86,7 @@ def entry(run: bytes, phase: Phase, **fields: Any) -> bytes:
     """Return the bytes of an entry; fields as of `Entry`, of which the absent ones are left out."""
     if (failure := fields.get("failure")) is not None:
         fields["failure"] = _present(asdict(failure))
-    return encode({"run": run, "phase": phase, **_present(fields)})
+    return encode({"run": run, "phase": phase, **_present(fields)}, _CAPS)
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def read_entry(data: bytes, number: int) -> Entry:
         StoreError: `store.state`.
     """
     try:
-        return Entry.model_validate(decode(data))
+        return Entry.model_validate(decode(data, _CAPS))
     except (EnvelopeError, ValidationError) as error:
         raise StoreError(
             f"entry {number} of the run's private state is no entry: {error}: the store was damaged; its thread can "

@@ -500,8 +500,15 @@ class Runner:
 
     async def _say(self, turn: Turn, drafts: Sequence[Draft], intent: str, state: bytes | None) -> None:
         """Commit (a): the unit's messages are durable, then told."""
+        saying = turn.paths[0]
+
+        def fields(step: Step, path: Path, draft: Draft) -> dict[str, Any]:
+            nonlocal saying
+            saying = path
+            return self._message(step, path, draft, intent)
+
         steps = zip(turn.unit.steps, turn.paths, drafts, strict=True)
-        records = [(Message, partial(self._message, step, path, draft, intent)) for step, path, draft in steps]
+        records = [(Message, partial(fields, *each)) for each in steps]
 
         async def append() -> Sequence[Envelope[Message]]:
             return await self._journal.append_all(records, state)
@@ -515,7 +522,7 @@ class Runner:
                 await self._journal.settle()  # what a message would have carried, so that it has the room itself
                 turn.messages = await append()
         except EnvelopeError as error:
-            raise self._fault(turn, "payload", error) from error
+            raise self._fault(turn, "payload", error, turn.paths.index(saying)) from error
         except StoreError as error:
             recipients = {name: peer.key for step in turn.unit.steps for name, peer in self._recipients(step).items()}
             if error.code != "store.refused" or not (unable := self._gate.unable(recipients)):
@@ -654,7 +661,7 @@ class Runner:
 
     async def _take_records(self, turn: Turn, records: Sequence[Any]) -> None:
         assert turn.row is not None
-        panel, record = turn.unit.panel, records[0]
+        panel, record, what = turn.unit.panel, records[0], "transition"
         try:
             if panel is not None and panel.reducer is not None:
                 what = "reducer"
@@ -667,12 +674,11 @@ class Runner:
                         code="machine.action",
                     )
                 check_record(record)
-            what = "transition"
             if panel is not None or turn.row.acts:
                 self._text = self._shape.dump(record)
+            self._record = deepcopy(record)
         except Exception as error:
             raise self._fault(turn, what, error) from error
-        self._record = deepcopy(record)
 
     async def _route(self, schedule: Schedule, turn: Turn) -> Sequence[str] | None:
         step = turn.unit.steps[0]

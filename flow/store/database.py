@@ -85,7 +85,7 @@ class Database:
                 if self._connection is None:
                     self._connection = self._open()
                 yield self._connection
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a text, or of SQLite's words about it
                 if _base(error) not in _KNOWN_FATE:
                     self._disconnect()
                 raise self._in_words(error) from error
@@ -136,10 +136,8 @@ class Database:
         try:
             if not self.path.exists():
                 if not self._create:
-                    raise StoreError(
-                        f"{self.path}: there is no such store: name another one, or have it created",
-                        code="store.unreadable",
-                    )
+                    text = "there is no such store: name another one, or have it created"
+                    raise StoreError(f"{self.path}: {text}", code="store.unreadable")
                 _make(self.path)
             uri = f"{self.path.absolute().as_uri()}?mode=rw"
         except OSError as error:
@@ -169,7 +167,8 @@ class Database:
                 "that made it, or a newer one",
                 code="store.version",
             )
-        if tuple(sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")) != _LAYOUT:
+        layout = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
+        if layout != [(statement,) for statement in _LAYOUT]:
             raise StoreError(
                 f"{self.path} has other tables than a store has: something has changed it; go on with a copy of before",
                 code="store.corrupt",
@@ -179,7 +178,7 @@ class Database:
         if _answer(connection, "PRAGMA journal_mode") != "wal":
             connection.execute("PRAGMA journal_mode = WAL")
 
-    def _in_words(self, error: sqlite3.Error) -> StoreError:
+    def _in_words(self, error: Exception) -> StoreError:
         code, text = _CODES.get(_base(error), _UNREADABLE)
         return StoreError(f"{self.path}: {text} ({error})", code=code)
 
@@ -207,7 +206,7 @@ def _connect(uri: str, patience: float) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
 
 
-def _base(error: sqlite3.Error) -> int:
+def _base(error: Exception) -> int:
     """Return SQLite's primary result code; 0 where the error is Python's own."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 

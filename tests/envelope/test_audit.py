@@ -227,6 +227,26 @@ def test_a_record_of_an_unknown_kind_is_unverifiable_and_not_invalid() -> None:
     assert (spoilt.integrity, failures(spoilt)) == ("unverifiable", [("body.kind", 1), ("signature.invalid", 3)])
 
 
+ACK = {"v": 1, "sent_at": START, "thread": NOWHERE, "message": NOWHERE, "answer": "accept", "restatement": "Yes."}
+DEFECTS = {
+    "cose.tag": b"\xd1" + LONG[4][1:],
+    "signature.invalid": spoiled(LONG, 4)[4],
+    "body.kind": of_kind("vote", BOB, ACK),
+    "cbor.float": of_kind("ack", BOB, {**ACK, "v": 1.5}),
+    "body.type": of_kind("ack", BOB, {**ACK, "sent_at": "now"}),
+    "chain.thread": of_kind("ack", BOB, ACK),
+}
+"""Records that fail at one step after another, by their code."""
+
+
+@pytest.mark.parametrize("first", DEFECTS)
+@pytest.mark.parametrize("second", DEFECTS)
+def test_of_two_failures_in_a_batch_the_first_decides_whatever_step_finds_it(first: str, second: str) -> None:
+    found = failures(verify([*LONG[:4], DEFECTS[first], LONG[4], DEFECTS[second], LONG[5]]))
+    assert found[0] == (first, 4)
+    assert found[1:] == ([(second, 6)] if second in ("cose.tag", "signature.invalid") else [])
+
+
 def test_a_torn_file_says_up_to_which_record_it_is_valid_and_gives_no_address(tmp_path: Path) -> None:
     path = tmp_path / "torn.thread"
     path.write_bytes(b"".join(LONG[:7]) + LONG[7][:-10])

@@ -1,45 +1,22 @@
-import subprocess
-import sys
-from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import FrozenInstanceError
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import anyio.lowlevel
 import pytest
-from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.cbor import decode, encode
-from flow.budget import Limits
-from flow.document import document
 from flow.errors import PlanError
-from flow.machine import Machine, Transition
 from flow.plan import Draft, Plan, Step
-from flow.validation import Finding, validate
 
 pytestmark = pytest.mark.anyio
 
-MACHINE = Machine("draft", [("draft", "review", "reviewed"), ("reviewed", "ship", "released")])
 EVIDENCE = {"source": "build log", "evidence": (bytes(32),)}
 
 
 def step(id: str, *needs: str, target: str = "reviewed", **fields: Any) -> Step:  # noqa: A002
     return Step(id, **{"target": target, "needs": needs, "payload": f"Do {id}", **fields})
-
-
-def release() -> Plan:
-    return Plan([step("review", to=["reviewer"]), step("ship", "review", target="released", to=["reviewer"])])
-
-
-def judge(message: object, ack: object) -> None: ...
-
-
-def read(plan: Plan, machine: Machine = MACHINE, limits: Limits = Limits(), **more: Any) -> Any:  # noqa: B008
-    return decode(document(plan, machine, limits, judge, **more))
 
 
 def refused(code: str, id: str = "review", **fields: Any) -> str:  # noqa: A002
@@ -362,203 +339,6 @@ def test_a_draft_within_the_bounds_is_taken(fields: dict[str, Any]) -> None:
     assert Draft("x", **fields).payload == "x"
 
 
-@pytest.mark.rule("P16")
-def test_a_plan_that_fits_its_machine_has_no_findings() -> None:
-    assert validate(release(), MACHINE) == []
-
-
-@pytest.mark.rule("P16")
-def test_a_step_without_a_row_to_its_target_is_found() -> None:
-    plan = Plan([step("ship", target="released")])
-    (finding,) = validate(plan, MACHINE)
-    assert (finding.code, finding.step) == ("plan.no_row", "ship")
-    assert "step 'ship': no row leads from 'draft' to 'released'" in finding.text
-
-
-@pytest.mark.rule("P16")
-def test_a_step_with_two_rows_to_its_target_is_found_with_their_triggers() -> None:
-    machine = Machine("draft", [("draft", "review", "reviewed"), ("draft", "skim", "reviewed")])
-    (finding,) = validate(Plan([step("review")]), machine)
-    assert (finding.code, finding.step) == ("plan.two_rows", "review")
-    assert "'review' and 'skim' both lead from 'draft' to 'reviewed'" in finding.text
-
-
-@pytest.mark.rule("P16")
-def test_a_step_starts_from_the_target_of_the_one_before_it_in_the_order_of_the_run() -> None:
-    ship_first = [step("ship", "review", target="released"), step("review")]
-    assert validate(Plan(ship_first), MACHINE) == []
-    twice = [step("review"), step("again"), step("ship", target="released")]
-    assert [finding.step for finding in validate(Plan(twice), MACHINE)] == ["again"]
-
-
-@pytest.mark.rule("P16")
-def test_all_findings_are_told_in_the_order_of_the_run() -> None:
-    plan = Plan([step("c", "b", target="nowhere"), step("a"), step("b", "a", target="draft")])
-    assert [(f.code, f.step) for f in validate(plan, MACHINE)] == [("plan.no_row", "b"), ("plan.no_row", "c")]
-
-
-def text_of(record: Any) -> str:
-    return "x"
-
-
-def ready(record: Any, call: Any) -> bool:
-    return True
-
-
-def entered(record: Any, call: Any) -> Any:
-    return record
-
-
-@pytest.mark.rule("P17", "P18")
-def test_the_document_of_a_small_plan_holds_what_was_given_and_nothing_else() -> None:
-    assert read(release()) == {
-        "v": 1,
-        "plan": [
-            {
-                "id": "review",
-                "target": "reviewed",
-                "to": ["reviewer"],
-                "payload": "Do review",
-                "gate": "before",
-                "corrections": 1,
-            },
-            {
-                "id": "ship",
-                "target": "released",
-                "needs": ["review"],
-                "to": ["reviewer"],
-                "payload": "Do ship",
-                "gate": "before",
-                "corrections": 1,
-            },
-        ],
-        "machine": {
-            "initial": "draft",
-            "rows": [
-                {"source": "draft", "trigger": "review", "target": "reviewed"},
-                {"source": "reviewed", "trigger": "ship", "target": "released"},
-            ],
-        },
-        "judge": "judge",
-    }
-
-
-@pytest.mark.rule("P17")
-def test_the_document_holds_every_field_of_plan_machine_and_limits() -> None:
-    machine = Machine("draft", [Transition("draft", "review", "reviewed", ready, adapt := partial(entered), entered)])
-    plan = Plan(
-        [
-            step(
-                "review",
-                payload=None,
-                payload_from=text_of,
-                to=["b", "a"],
-                capability="review",
-                gate="after",
-                ack_timeout=2.5,
-                corrections=0,
-            )
-        ]
-    )
-    found = read(plan, machine, Limits(100, 10), names={"adapt": adapt})
-    assert found["plan"] == [
-        {
-            "id": "review",
-            "target": "reviewed",
-            "payload_from": "text_of",
-            "to": ["a", "b"],
-            "capability": "review",
-            "gate": "after",
-            "ack_timeout_ms": 2500,
-            "corrections": 0,
-        }
-    ]
-    assert found["machine"]["rows"][0]["guard"] == "ready"
-    assert found["machine"]["rows"][0]["on_exit"] == "adapt"
-    assert found["machine"]["rows"][0]["on_entry"] == "entered"
-    assert found["limits"] == {"bytes": 100, "messages": 10}
-
-
-@pytest.mark.rule("P17")
-def test_the_document_is_canonical_and_its_bytes_stay_as_they_are() -> None:
-    made = document(release(), MACHINE, Limits(), judge)
-    assert encode(decode(made)) == made
-    assert blake3(made).hexdigest() == "9bce8bc2ea49b6181d3678590b9253b303fe114b9324385478cfeba181ea1bb7"
-
-
-@pytest.mark.rule("P17")
-def test_another_process_makes_the_same_document() -> None:
-    program = (
-        "from flow.plan import *; from flow.document import *; from flow.machine import *; from flow.budget import *\n"
-        "def judge(m, a): ...\n"
-        "p = Plan([Step('review', target='reviewed', payload='Do review', to=['c', 'a', 'b'])])\n"
-        "m = Machine('draft', [('draft', 'review', 'reviewed')])\n"
-        "print(document(p, m, Limits(5), judge).hex())"
-    )
-    plan = Plan([step("review", to=["b", "a", "c"])])
-    machine = Machine("draft", [("draft", "review", "reviewed")])
-    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
-    assert made == document(plan, machine, Limits(5), judge).hex()
-
-
-@pytest.mark.rule("P17")
-def test_the_order_of_needs_does_not_matter_and_that_of_steps_and_rows_does() -> None:
-    def made(*needs: str, swap: bool = False, rows: int = 1) -> bytes:
-        steps = [step("a"), step("b")][:: -1 if swap else 1]
-        machine = Machine("draft", [("draft", "x", "reviewed"), ("draft", "y", "reviewed")][::rows])
-        return document(Plan([*steps, step("c", *needs)]), machine, Limits(), judge)
-
-    assert made("a", "b") == made("b", "a")
-    assert len({made("a", "b"), made("a", "b", swap=True), made("a", "b", rows=-1)}) == 3
-
-
-@pytest.mark.rule("P18")
-@pytest.mark.parametrize(("seconds", "ms"), [(0.001, 1), (0.0015, 2), (0.1 * 3, 300), (30, 30_000)])
-def test_times_stand_in_whole_milliseconds(seconds: float, ms: int) -> None:
-    assert read(Plan([step("review", ack_timeout=seconds)]))["plan"][0]["ack_timeout_ms"] == ms
-
-
-@pytest.mark.rule("P19")
-def test_a_registered_name_stands_before_a_functions_own() -> None:
-    plan = Plan([step("review", payload=None, payload_from=text_of)])
-    assert read(plan, names={"release.text": text_of})["plan"][0]["payload_from"] == "release.text"
-    assert read(plan)["plan"][0]["payload_from"] == "text_of"
-
-
-@pytest.mark.rule("P19")
-@pytest.mark.parametrize("nameless", [lambda record: "x", partial(text_of)])
-def test_a_function_without_a_name_is_refused_until_it_is_registered(nameless: Callable[..., str]) -> None:
-    plan = Plan([step("review", payload=None, payload_from=nameless)])
-    with pytest.raises(PlanError, match="use a def, or name it") as caught:
-        read(plan)
-    assert caught.value.code == "plan.function"
-    assert read(plan, names={"text": nameless})["plan"][0]["payload_from"] == "text"
-
-
-@pytest.mark.rule("P19")
-def test_two_functions_of_one_name_are_refused_until_one_is_registered() -> None:
-    def other() -> Callable[..., str]:
-        def text_of(record: Any) -> str:
-            return "y"
-
-        return text_of
-
-    second = other()
-    plan = Plan(
-        [step("a", payload=None, payload_from=text_of), step("b", payload=None, payload_from=second, target="released")]
-    )
-    with pytest.raises(PlanError, match="two functions are called 'text_of'") as caught:
-        read(plan)
-    assert caught.value.code == "plan.function"
-    assert read(plan, names={"other": second})["plan"][1]["payload_from"] == "other"
-
-
-@pytest.mark.rule("P19")
-def test_one_function_may_stand_in_several_places() -> None:
-    plan = Plan([step("a", payload=None, payload_from=text_of), step("b", payload=None, payload_from=text_of)])
-    assert [found["payload_from"] for found in read(plan)["plan"]] == ["text_of", "text_of"]
-
-
 IDS = st.sampled_from("abcdefg")
 GRAPHS = st.dictionaries(IDS, st.sets(IDS, max_size=3), min_size=1, max_size=7)
 
@@ -596,36 +376,3 @@ def test_exactly_the_graphs_without_a_circle_are_plans_and_their_order_keeps_the
         assert taken.id == first_ready
         done.append(taken.id)
     assert set(done) == set(graph)
-
-
-STATUSES = ["draft", "reviewed", "released", "dropped"]
-
-
-@pytest.mark.rule("P16")
-@given(st.lists(st.sampled_from(STATUSES), min_size=1, max_size=5), st.sets(st.sampled_from(["1", "2"])))
-async def test_a_plan_without_findings_can_be_fired_from_end_to_end_and_no_other(
-    targets: list[str], twins: set[str]
-) -> None:
-    rows = [("draft", "review", "reviewed"), ("reviewed", "ship", "released"), ("reviewed", "back", "draft")]
-    machine = Machine("draft", rows + [("draft", f"skim{n}", "reviewed") for n in twins])
-    plan = Plan([step(f"s{n}", target=target) for n, target in enumerate(targets)])
-    status, record, stuck = "draft", {"n": 1}, None
-    for taken in (step for unit in plan.order for step in unit.steps):
-        found = machine.rows_to(status, taken.target)
-        if len(found) != 1:
-            stuck = taken.id
-            break
-        status, record = await machine.fire(status, record, found[0], lambda slot: None)  # type: ignore[arg-type,return-value]
-    findings: list[Finding] = validate(plan, machine)
-    assert stuck == (findings[0].step if findings else None)
-
-
-@pytest.mark.rule("P12", "P17")
-@given(st.permutations("abc"), st.integers(0, 15), st.none() | st.integers(1, 10**6))
-def test_building_and_writing_a_plan_changes_nothing_and_repeats(
-    to: list[str], corrections: int, timeout: int | None
-) -> None:
-    steps = [step("review", to=to, corrections=corrections, ack_timeout=timeout)]
-    before = deepcopy(steps)
-    assert document(Plan(steps), MACHINE, Limits(), judge) == document(Plan(steps), MACHINE, Limits(), judge)
-    assert steps == before

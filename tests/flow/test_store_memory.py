@@ -8,7 +8,7 @@ from flow.testing import ThreadStoreContract
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.rule("S2", "S3", "S4", "S6", "S8")
+@pytest.mark.rule("S2", "S3", "S4", "S6", "S8", "S10", "S11", "S13")
 class TestMemoryStore(ThreadStoreContract):
     async def make_store(self) -> ThreadStore:
         return MemoryStore()

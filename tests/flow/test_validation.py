@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import Any
 
@@ -7,27 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow.machine import Machine
-from flow.plan import Loop, Panel, Plan, Step
+from flow.plan import Panel, Plan, Step
 from flow.validation import validate
+from tests.flow.plandraw import choose, merge, plans, step
 
 STATUSES = "abcd"
+ABCD = [("a", "1", "b"), ("b", "2", "c"), ("c", "3", "d")]
 ROWS = [(here, f"to-{there}", there) for here in STATUSES for there in STATUSES if here != there]
-
-
-def step(id: str, target: str | None, *needs: str, **fields: Any) -> Step:  # noqa: A002
-    return Step(id, **{"target": target, "needs": needs, "gate": "none", **fields})
-
-
-def choose(record: Any) -> list[str]:
-    return []
-
-
-def merge(original: Any, records: Sequence[Any]) -> Any:
-    return original
-
-
-def again(record: Any, call: Any) -> bool:
-    return False
 
 
 def found(plan: Plan, *rows: tuple[str, str, str]) -> list[tuple[str, str, str]]:
@@ -128,34 +114,6 @@ class Executions:
             yield names - set(chosen)
 
 
-@st.composite
-def plans(draw: st.DrawFn, depth: int = 1, most: int = 6, prefix: str = "s") -> Plan:
-    """Plans that can be built, steps declared in any order, with conditions, routes, panels and sub-plans.
-
-    Each unit has a target of its own, so that a status tells which unit was the last to succeed.
-    """
-    names = [f"{prefix}{number}" for number in range(draw(st.integers(1, most)))]
-    together = set(draw(st.lists(st.sampled_from(names), max_size=2, unique=True))) if draw(st.booleans()) else set()
-    routing = set(draw(st.lists(st.sampled_from(names), max_size=2, unique=True))) - together
-    together = together if len(together) == 2 else set()
-    steps: list[Step] = []
-    behind: set[str] = set()  # what needs a step of the panel, directly or not
-    for number, name in enumerate(names):
-        before = set(names[:number]) - (behind | together | routing if name in together else set())
-        needs = draw(st.lists(st.sampled_from(sorted(before)), unique=True, max_size=3)) if before else []
-        if (behind | together) & set(needs):
-            behind.add(name)
-        whens = ["succeeded", "finished", *(["failed"] if needs and name not in together else [])]
-        sub = draw(plans(depth - 1, 3, "u")) if depth and name not in together and not draw(st.integers(0, 5)) else None
-        target = None if sub else f"{prefix}-panel" if name in together else f"to-{name}"
-        loop = Loop(2, again) if sub is not None and draw(st.booleans()) else None
-        steps.append(step(name, target, *needs, when=draw(st.sampled_from(whens)), sub=sub, loop=loop))
-    for place, found in enumerate(steps):
-        if found.id in routing and found.sub is None and any(found.id in s.needs and s.when != "failed" for s in steps):
-            steps[place] = step(found.id, found.target, *found.needs, when=found.when, route=choose)
-    return Plan(draw(st.permutations(steps)), [Panel(sorted(together), merge)] if together else [])
-
-
 def statuses_of(plan: Plan) -> set[str]:
     return {s for of in plan.steps for s in ({of.target or ""} if of.sub is None else statuses_of(of.sub))}
 
@@ -178,7 +136,7 @@ def possible(plan: Plan, target: str, step_id: str) -> set[str]:
 
 
 @pytest.mark.rule("P16", "P32", "P33", "P34")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(plans())
 def test_every_status_that_some_execution_starts_a_step_in_is_found_possible(plan: Plan) -> None:
     machine = joined(statuses_of(plan))
@@ -204,7 +162,7 @@ def machine_of(rows: list[tuple[str, str, str]]) -> Machine:
 
 
 @pytest.mark.rule("P16")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(STATUSES), min_size=1, max_size=6), MACHINES, st.randoms(use_true_random=False))
 def test_a_plan_without_branches_has_an_error_exactly_where_it_gets_stuck(
     targets: list[str], rows: list[tuple[str, str, str]], random: Any
@@ -220,10 +178,37 @@ def test_a_plan_without_branches_has_an_error_exactly_where_it_gets_stuck(
     assert (not findings) == bool(Executions(plan, machine).ends)
 
 
+# Without branches
+
+
+@pytest.mark.rule("P16")
+def test_a_step_without_a_row_to_its_target_is_found() -> None:
+    (finding,) = validate(Plan([step("ship", "c")]), Machine("a", ABCD))
+    assert (finding.code, finding.step, finding.severity) == ("plan.no_row", "ship", "error")
+    assert "step 'ship': no row leads from 'a' to 'c'; add one" in finding.text
+
+
+@pytest.mark.rule("P16")
+def test_a_step_with_two_rows_to_its_target_is_found_with_their_triggers() -> None:
+    (finding,) = validate(Plan([step("x", "b")]), Machine("a", [("a", "review", "b"), ("a", "skim", "b")]))
+    assert (finding.code, finding.step, finding.severity) == ("plan.two_rows", "x", "error")
+    assert "'review' and 'skim' both lead from 'a' to 'b'; leave one row" in finding.text
+
+
+@pytest.mark.rule("P16")
+def test_a_step_starts_from_the_target_of_the_one_before_it_in_the_order_of_the_run() -> None:
+    assert found(Plan([step("ship", "c", "review"), step("review", "b")]), *ABCD) == []
+    twice = [step("review", "b"), step("again", "b"), step("ship", "c")]
+    assert found(Plan(twice), *ABCD) == [("error", "plan.no_row", "again")]
+
+
+@pytest.mark.rule("P16")
+def test_all_findings_are_told_in_the_order_of_the_run() -> None:
+    plan = Plan([step("c", "nowhere", "b"), step("a", "b"), step("b", "a", "a")])
+    assert found(plan, *ABCD) == [("error", "plan.no_row", "b"), ("error", "plan.no_row", "c")]
+
+
 # Branches, one by one
-
-
-ABCD = [("a", "1", "b"), ("b", "2", "c"), ("c", "3", "d")]
 
 
 @pytest.mark.rule("P33")
@@ -394,11 +379,12 @@ def test_a_sub_plan_that_is_used_often_is_walked_once() -> None:
 
 
 @pytest.mark.rule("P32")
-def test_plans_of_ten_thousand_steps_and_branches_are_validated() -> None:
+def test_plans_of_ten_thousand_steps_and_of_thousands_of_branches_are_validated() -> None:
     count = 10_000
     rows = [(f"s{number}", "go", f"s{number + 1}") for number in range(count)]
     line = [step(f"x{n}", f"s{n + 1}", *[f"x{n - 1}"] * (n > 0)) for n in range(count)]
     assert validate(Plan(line), Machine("s0", rows)) == []
+    count = 3_000
     branches = [step("sort", "s1", route=choose), *(step(f"x{n}", f"s{n + 1}", "sort") for n in range(1, count))]
     findings = validate(Plan(branches), Machine("s0", rows))
     assert {(finding.severity, finding.code) for finding in findings} == {("warning", "plan.no_row")}
