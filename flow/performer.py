@@ -30,7 +30,7 @@ from flow.pulse import Pulse
 from flow.run import joined
 from flow.schedule import Schedule
 from flow.standing import Standing
-from flow.turn import Fault, Turn, Word
+from flow.turn import Turn, Word
 
 Note = Callable[..., bytes]
 """`note(phase, **fields)` makes an entry of private state."""
@@ -124,11 +124,11 @@ class Performer:
 
     async def _drafts(self, turn: Turn) -> Sequence[Draft]:
         drafts = []
-        for path, step in zip(turn.paths, turn.unit.steps, strict=True):
+        for place, step in enumerate(turn.unit.steps):
             try:
                 drafts.append(await step.draft(self.here.record))
             except Exception as error:
-                raise Fault.of(path, "payload", error) from error
+                raise turn.fault("payload", error, place) from error
         return drafts
 
     async def _afford(self, turn: Turn, drafts: Sequence[Draft], *, fired: bool = False) -> None:
@@ -155,15 +155,14 @@ class Performer:
 
     async def _say(self, turn: Turn, drafts: Sequence[Draft], intent: str, state: bytes | None) -> None:
         """Commit (a): the unit's messages are durable, then told."""
-        saying = turn.paths[0]
+        saying = 0
 
-        def fields(step: Step, path: Path, draft: Draft) -> dict[str, Any]:
+        def fields(place: int) -> dict[str, Any]:
             nonlocal saying
-            saying = path
-            return self._message(step, path, draft, intent)
+            saying = place
+            return self._message(turn.unit.steps[place], turn.paths[place], drafts[place], intent)
 
-        steps = zip(turn.unit.steps, turn.paths, drafts, strict=True)
-        records = [(Message, partial(fields, *each)) for each in steps]
+        records = [(Message, partial(fields, place)) for place in range(len(drafts))]
 
         async def append() -> Sequence[Envelope[Message]]:
             return await self.journal.append_all(records, state)
@@ -177,7 +176,7 @@ class Performer:
                 await self.journal.settle()  # what a message would have carried, so that it has the room itself
                 turn.messages = await append()
         except EnvelopeError as error:
-            raise Fault.of(saying, "payload", error) from error
+            raise turn.fault("payload", error, saying) from error
         except StoreError as error:
             recipients = {name: peer.key for step in turn.unit.steps for name, peer in self._recipients(step).items()}
             if error.code != "store.refused" or not (unable := self._gate.unable(recipients)):
@@ -262,8 +261,7 @@ class Performer:
             first = failed[0]
             for other in failed[1:]:
                 first.cause.add_note(f"besides: {type(other.cause).__name__}: {words(other.cause)}")
-            path = turn.paths[results.index(first)]
-            raise Fault.of(path, "transition", first.cause, first.attempts) from first.cause
+            raise turn.fault("transition", first.cause, results.index(first)) from first.cause
         await self._take_records(turn, [one.record for one in results if isinstance(one, Hit)])
         self.here.status = row.target
         turn.move = source, row.trigger
@@ -333,7 +331,7 @@ class Performer:
                 self.here.write_down(record)
             self.here.record = deepcopy(record)
         except Exception as error:
-            raise Fault.of(turn.paths[0], what, error, turn.attempts[0]) from error
+            raise turn.fault(what, error) from error
 
     async def _route(self, schedule: Schedule, turn: Turn) -> Sequence[str] | None:
         step = turn.unit.steps[0]
@@ -351,8 +349,7 @@ class Performer:
                     code="plan.route",
                 )
         except Exception as error:
-            attempts = turn.attempts[0] if turn.attempts else None
-            raise Fault.of(turn.paths[0], "route", error, attempts) from error
+            raise turn.fault("route", error) from error
         return chosen
 
     async def _decided(self, turn: Turn, error: FlowError, outcome: str, settled: Settlements = ()) -> FlowError:

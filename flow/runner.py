@@ -295,7 +295,7 @@ class Runner:
             if not isinstance(again, bool):
                 raise MachineError(f"the loop's guard returned {again!r}: return True or False", code="machine.guard")
         except Exception as error:
-            raise Fault.of(turn.paths[0], "loop's guard", error) from error
+            raise turn.fault("loop's guard", error) from error
         await self._journal.note(self._entry("round", at=turn.paths, round=number, again=again))
         return again
 

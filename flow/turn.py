@@ -50,6 +50,13 @@ class Turn:
         """The steps' paths as text."""
         return ", ".join(map(joined, self.paths))
 
+    def fault(self, what: str, error: Exception, place: int = 0) -> "Fault":
+        """Return the failure of the step in that place, in one of whose parts an error was raised."""
+        attempts = self.attempts[place] if self.attempts else None
+        failure = Failure(joined(self.paths[place]), short(type(error).__name__), short(words(error)), attempts)
+        text = f"step {failure.step!r}: its {what} failed: {type(error).__name__}: {words(error)}"
+        return Fault(failure, text, error)
+
     def settlements(self, outcome: str, status: str) -> list[dict[str, Any]]:
         """Return the entries that settle the unit, and the escalations of its messages."""
         entries: list[dict[str, Any]] = []
@@ -77,10 +84,3 @@ class Fault(Exception):
         self.text = text
         self.cause = cause
         self.settled = settled
-
-    @classmethod
-    def of(cls, path: Path, what: str, error: Exception, attempts: int | None = None) -> "Fault":
-        """Return the fault of a step, in one of whose parts an error was raised."""
-        failure = Failure(joined(path), short(type(error).__name__), short(words(error)), attempts)
-        text = f"step {failure.step!r}: its {what} failed: {type(error).__name__}: {words(error)}"
-        return cls(failure, text, error)
