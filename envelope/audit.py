@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any, Final, TypeVar
 
-from envelope.cose import Envelope, Parts, address, address_text, check_signature, split
+from envelope.cose import Envelope, Parts, address, address_text, split
 from envelope.errors import EnvelopeError
-from envelope.keys import PublicKey, did_key
+from envelope.keys import PublicKey, check_signature, did_key
 from envelope.records import KINDS, build, decode_body
 from envelope.rules import BY_CODE
 from envelope.thread import CLOCK_TOLERANCE_MS, MAX_NOTES, Thread
@@ -155,7 +155,7 @@ class Verifier:
         for place, front in enumerate(fronts):
             if type(front) is Parts:
                 try:
-                    check_signature(front)
+                    check_signature(front.signer, front.signature, front.signed)
                 except EnvelopeError as error:
                     fronts[place] = error
         taken = 0 if self._failures else self._extend(fronts)

@@ -12,15 +12,14 @@ its signature held:
 
 import re
 import time
-from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from blake3 import blake3
 
 from envelope import cbor
 from envelope.errors import EnvelopeError
-from envelope.keys import Identity, PublicKey, check_public_key, verify
-from envelope.records import Record, read_body, to_map
+from envelope.keys import Identity, PublicKey, check_public_key, check_signature
+from envelope.records import Record, make, read_body, to_map
 
 MAX_ENVELOPE: Final = cbor.ENVELOPE.bytes
 MAX_HEADER: Final = 128
@@ -30,6 +29,7 @@ R = TypeVar("R", bound=Record)
 
 _TYP: Final = re.compile(r"application/vnd\.envelope\.([a-z0-9-]{1,32})\+cose")
 _CONTEXT: Final = b"\x84\x6aSignature1"
+_REMEMBERED: Final = 1024
 _REMEMBERED_BYTES: Final = 16_384
 _SIGNATURE_HEAD: Final = b"\x58\x40"
 
@@ -86,22 +86,12 @@ def parse_address(text: str) -> bytes:
 def seal_envelope(record: R, identity: Identity) -> Envelope[R]:
     """Sign `record` as `identity`.
 
-    What is returned has been opened as any receiver would: nothing is sealed that a verifier would refuse by itself.
+    Nothing is signed that a verifier would refuse by itself, and nothing returned whose signature does not hold.
 
     Raises:
         EnvelopeError: `body.*` and its like, or `size.envelope`.
     """
     return _seal(record.kind, to_map(record), identity)
-
-
-def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
-    payload = cbor.encode(body)
-    typ = f"application/vnd.envelope.{kind}+cose".encode()
-    protected = b"\xa3\x01\x32\x04\x58\x20" + identity.public_key + b"\x10" + _head(0x60, len(typ)) + typ
-    signed_header = _head(0x40, len(protected)) + protected
-    signed_payload = _head(0x40, len(payload)) + payload
-    signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
-    return open_envelope(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
 
 
 def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]:
@@ -114,29 +104,44 @@ def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]
     return _seal(kind.kind, to_map({"v": 1, **kind.constants, **fields}), identity)
 
 
+def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
+    payload = cbor.encode(body)
+    record = make(kind, body)
+    typ = f"application/vnd.envelope.{kind}+cose".encode()
+    protected = b"\xa3\x01\x32\x04\x58\x20" + identity.public_key + b"\x10" + _head(0x60, len(typ)) + typ
+    signed_header = _head(0x40, len(protected)) + protected
+    signed_payload = _head(0x40, len(payload)) + payload
+    signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
+    parts = split(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
+    check_signature(parts.signer, parts.signature, parts.signed)
+    return _remember(Envelope(record, parts.signer, address(parts.raw), parts.raw))
+
+
 def open_envelope(data: bytes) -> Envelope[Any]:
     """Verify one envelope and return it.
 
     Raises:
         EnvelopeError: the code of the earliest stage that fails.
     """
-    return _reopen(data) if len(data) <= _REMEMBERED_BYTES else _open(data)
+    if (known := _opened.get(data)) is not None:
+        return known
+    parts = split(data)
+    check_signature(parts.signer, parts.signature, parts.signed)
+    return _remember(read_record(parts))
 
 
-def _open(data: bytes) -> Envelope[Any]:
-    return _known(check_signature(split(data)))
+_opened: dict[bytes, Envelope[Any]] = {}
+"""Envelopes that were opened or sealed, bounded, and rebuilt at will: to open is a function of the bytes, and within a
+process the same bytes pass through the hands of their signer, their store and their recipients. Whoever verifies a
+thread as a whole goes by no such memory."""
 
 
-# Opening is a function of the bytes alone, and so is reading a body; within one process the same bytes pass through the
-# hands of their signer, their store and their recipients. A thread that is verified as a whole goes by neither cache.
-_reopen = lru_cache(maxsize=128)(_open)
-_reread = lru_cache(maxsize=128)(read_body)
-
-
-def _known(parts: Parts) -> Envelope[Any]:
-    if len(parts.payload) > _REMEMBERED_BYTES:
-        return read_record(parts)
-    return Envelope(_reread(parts.kind, parts.payload), parts.signer, address(parts.raw), parts.raw)
+def _remember(envelope: Envelope[R]) -> Envelope[R]:
+    if len(envelope.raw) <= _REMEMBERED_BYTES:
+        if len(_opened) >= _REMEMBERED:
+            _opened.clear()
+        _opened[envelope.raw] = envelope
+    return envelope
 
 
 def split(data: bytes) -> Parts:
@@ -148,47 +153,29 @@ def split(data: bytes) -> Parts:
     size = len(data)
     if size > MAX_ENVELOPE:
         raise EnvelopeError("size.envelope", f"the envelope is {size} bytes, more than {MAX_ENVELOPE}")
-    if data[:3] != b"\xd2\x84\x58" or size < 96 or not 24 <= data[3] <= MAX_HEADER or size < data[3] + 72:
+    at = data[3] + 5 if size > 3 else 5
+    if size < at + 67:
         raise _misshapen(data)
-    middle = data[3] + 4
-    protected = data[4:middle]
-    first = data[middle + 1]
-    if first == 0x59:
-        start = middle + 4
-        end = start + (data[middle + 2] << 8 | data[middle + 3])
-        least = start + 0x100
-    elif first == 0x58:
-        start = middle + 3
-        end = start + data[middle + 2]
+    kind, signer, signed_header = _fronts.get(data[:at]) or _front(data, at)
+    head = data[at]
+    if head == 0x58:
+        start = at + 2
+        end = start + data[at + 1]
         least = start + 24
-    elif first == 0x5A:
-        start = middle + 6
-        end = start + int.from_bytes(data[middle + 2 : start], "big")
+    elif head == 0x59:
+        start = at + 3
+        end = start + (data[at + 1] << 8 | data[at + 2])
+        least = start + 0x100
+    elif head == 0x5A:
+        start = at + 5
+        end = start + int.from_bytes(data[at + 1 : start], "big")
         least = start + 0x10000
     else:
-        start = least = middle + 2
-        end = start + first - 0x40
-    if (
-        data[middle] != 0xA0
-        or end < least
-        or end + 66 != size
-        or first > 0x5A
-        or data[end : end + 2] != _SIGNATURE_HEAD
-    ):
+        start = least = at + 1
+        end = start + head - 0x40
+    if end < least or end + 66 != size or head > 0x5A or data[end : end + 2] != _SIGNATURE_HEAD:
         raise _misshapen(data)
-    kind, signer = _headers.get(protected) or _header(protected)
-    signed = _CONTEXT + data[2:middle] + b"\x40" + data[middle + 1 : end]
-    return Parts(data, kind, signer, data[start:end], data[end + 2 :], signed)
-
-
-def check_signature(parts: Parts) -> Parts:
-    """Stage signature: return the parts if the signature holds over the Sig_structure (RFC 9052 §4.4).
-
-    Raises:
-        EnvelopeError: `signature.*`.
-    """
-    verify(parts.signer, parts.signature, parts.signed)
-    return parts
+    return Parts(data, kind, signer, data[start:end], data[end + 2 :], signed_header + data[at:end])
 
 
 def read_record(parts: Parts) -> Envelope[Any]:
@@ -211,12 +198,27 @@ def _head(major: int, length: int) -> bytes:
     return bytes((major + 26,)) + length.to_bytes(4, "big")
 
 
-_headers: dict[bytes, tuple[str, PublicKey]] = {}
-"""Protected headers found in order, since a thread repeats a few of them; bounded, and rebuilt at will."""
+_fronts: dict[bytes, tuple[str, PublicKey, bytes]] = {}
+"""What was found in order before a payload, since a thread repeats a few of them: kind, signer, and what stands before
+the payload in the Sig_structure. Bounded, and rebuilt at will."""
+
+
+def _front(data: bytes, at: int) -> tuple[str, PublicKey, bytes]:
+    """Stages header and key, of an envelope whose payload begins at `at`."""
+    if data[:3] != b"\xd2\x84\x58" or not 24 <= data[3] <= MAX_HEADER or data[at - 1] != 0xA0:
+        raise _misshapen(data)
+    try:
+        kind, signer = _header(data[4 : at - 1])
+    except EnvelopeError:
+        raise _misshapen(data) from None
+    if len(_fronts) >= 1024:
+        _fronts.clear()
+    front = _fronts[data[:at]] = (kind, signer, _CONTEXT + data[2 : at - 1] + b"\x40")
+    return front
 
 
 def _header(protected: bytes) -> tuple[str, PublicKey]:
-    """Stages header and key: return kind and signer of a protected header."""
+    """Return kind and signer of a protected header."""
     header = cbor.decode_header(protected)
     if type(header) is not dict or list(header) != [1, 4, 16]:
         raise EnvelopeError("header.labels", "the protected header is no map of exactly the labels 1, 4 and 16")
@@ -230,9 +232,6 @@ def _header(protected: bytes) -> tuple[str, PublicKey]:
     if type(typ) is not str or not (match := _TYP.fullmatch(typ)):
         raise EnvelopeError("header.typ", f"the type {typ!r:.80} is not application/vnd.envelope.<kind>+cose")
     check_public_key(kid)
-    if len(_headers) >= 1024:
-        _headers.clear()
-    _headers[protected] = (match[1], kid)
     return match[1], kid
 
 

@@ -47,6 +47,15 @@ def verify(public_key: PublicKey, signature: bytes, message: bytes) -> None:
         EnvelopeError: `key.*` or `signature.*`.
     """
     check_public_key(public_key)
+    check_signature(public_key, signature, message)
+
+
+def check_signature(public_key: PublicKey, signature: bytes, message: bytes) -> None:
+    """Return if `signature` over `message` holds under a key that `check_public_key` let pass (rules 6.1 to 6.5).
+
+    Raises:
+        EnvelopeError: `signature.*`.
+    """
     if len(signature) != 64:
         raise EnvelopeError("signature.length", f"the signature is {len(signature)} bytes, not 64")
     if signature[63] >= 0x10 and int.from_bytes(signature[32:], "little") >= _ORDER:

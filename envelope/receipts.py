@@ -115,12 +115,6 @@ class Receipts:
         if listed != (tuple(self.standing) if self.standing else ()):
             raise EnvelopeError("receipts.committed", self._difference(listed))
 
-    def commit(self) -> list[Standing]:
-        """Return the standing receipts, and let none stand any more."""
-        committed = list(self.standing.values())
-        self.standing.clear()
-        return committed
-
     def forget(self, message: bytes) -> Pending | None:
         """Let a message that was settled or retracted take no more receipts; return it if it was pending."""
         pending = self.pending.pop(message, None)

@@ -485,19 +485,38 @@ def decode_body(kind: str, payload: bytes) -> Any:
     Raises:
         EnvelopeError: `body.kind`, `body.missing`, `body.version`; `cbor.*` with stage body.
     """
-    if kind not in KINDS:
-        raise EnvelopeError("body.kind", f"the kind {kind} is none of version 1; a later version may know it")
+    _check_kind(kind)
     try:
         body = cbor.decode(payload)
     except EnvelopeError as error:
         raise EnvelopeError(error.code, f"in the payload, {error.text}", stage="body") from None
+    _check_version(kind, body)
+    return body
+
+
+def make(kind: str, body: Any) -> Record:
+    """Return the record of a kind that a map of fields makes, as reading its encoding would.
+
+    Raises:
+        EnvelopeError: `body.*`, `message.*`, `open.names`.
+    """
+    _check_kind(kind)
+    _check_version(kind, body)
+    return build(KINDS[kind], body)
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise EnvelopeError("body.kind", f"the kind {kind} is none of version 1; a later version may know it")
+
+
+def _check_version(kind: str, body: Any) -> None:
     if type(body) is dict:
         version = body.get("v")
         if version is None:
             raise EnvelopeError("body.missing", f"v of the {kind} is missing")
         if type(version) is int and version != 1:
             raise EnvelopeError("body.version", f"the {kind} has version {version}; this verifier knows version 1")
-    return body
 
 
 def build(model: type[R], fields: Any) -> R:

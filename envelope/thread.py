@@ -373,7 +373,7 @@ class Thread:
     # Receipts
 
     def _commit_receipts(self) -> None:
-        for signer, word, as_approver, pending in self._receipts.commit():
+        for signer, word, as_approver, pending in self._receipts.standing.values():
             if as_approver or signer not in self.signers:
                 self.signers[signer] = as_approver
             if word == "confirm":
@@ -387,6 +387,7 @@ class Thread:
                     self.declined += 1
                 who = "approver" if pending.of else "recipient"
                 self._note_on(target, "message.declined", f"{who} {did_key(signer)} declined the message")
+        self._receipts.standing.clear()
 
     # Settling and sealing
 

@@ -32,7 +32,7 @@ class FlowError(Exception):
         self.thread: Any = None
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.args[0]}"
+        return f"{self.code}: {self.args[0] if self.args else ''}"
 
     def standing(self, *, status: str, record: Any, step: str | None, thread: Any) -> Self:
         """Fill in how the run stood, and return the error itself, ready to raise."""
@@ -71,7 +71,7 @@ class HeartbeatError(FlowError):
 
 
 class StoreError(FlowError):
-    """A store refused a commit, or another writer was first."""
+    """A store refused a commit, another writer was first, or its file or disk failed."""
 
     default_code = "store"
 

@@ -74,11 +74,12 @@ class Firing:
         Raises:
             Unfired: the guard said no, or the last attempt allowed raised.
         """
-        attempt, acted = shot.attempt, shot.interrupted and shot.row.acts
+        attempt, acted, guarded = shot.attempt, shot.interrupted and shot.row.acts, True
 
         def call(slot: Slot) -> Call:
-            nonlocal acted
-            acted = acted or slot != "guard"
+            nonlocal acted, guarded
+            guarded = slot == "guard"
+            acted = acted or not guarded
             key = call_key(self._thread, shot.path, slot)
             return Call(shot.path, key, attempt, shot.message, shot.failure)
 
@@ -88,10 +89,9 @@ class Firing:
                 _, fired = await self._machine.fire(status, record, shot.row, call)
                 return Hit(fired, attempt if acted else None)
             except Exception as error:
-                last = retry is None or attempt >= retry.attempts or isinstance(error, GuardRefused)
-                if last:
+                refused = guarded and isinstance(error, GuardRefused)
+                if retry is None or attempt >= retry.attempts or refused:
                     raise Unfired(error, attempt if acted else None) from error
-            assert retry is not None
             await self._clock.sleep(retry.pause(attempt, self._draw(shot.path, attempt)))
             attempt += 1
             await begin(attempt)

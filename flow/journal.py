@@ -146,7 +146,7 @@ class Journal:
     ) -> Sequence[Envelope[Any]]:
         """Append several chain records in one commit; the first carries what stands and what is owed."""
         async with self._lock:
-            while len(self._owed) > _MOST_OWED:
+            while self.owes and len(self._owed) + len(settled) > _MOST_OWED:
                 await self._flush()
             envelopes = await self._commit(lambda: self._chain(records, (*self._owed, *settled)), state)
             self._owed.clear()

@@ -80,4 +80,6 @@ async def _all_waiting() -> None:
     # On asyncio, wait_all_tasks_blocked sleeps whenever it finds a task that can still run: give them turns first.
     for _ in range(20):
         await anyio.lowlevel.checkpoint()
-    await anyio.wait_all_tasks_blocked()
+    # There, too, a task that waits for another one which has just ended looks blocked for a turn: look several times.
+    for _ in range(5):
+        await anyio.wait_all_tasks_blocked()

@@ -424,18 +424,23 @@ class ThreadStoreContract:
 
     async def test_a_head_that_never_was_is_no_head_that_a_commit_was_made_at(self) -> None:
         store, scene = await self._scene()
-        await scene.exchange(store)
-        message, ack, ruling = scene.writer.records[1:4]
-        at = Head(scene.head.thread, open_envelope(message).address, 2, (), 2)
-        assert (await store.commit("first", at, [ack, ruling], b"confirmed")).state == 3
+        message = scene.message("hello")
+        head = await store.commit("first", scene.head, [message.raw], b"sent")
+        ack = scene.writer.ack(_PEER, message, "understood")
+        at = await store.commit("first", head, [ack.raw])
+        ruling = scene.writer.ruling(_OWNER, ack)
+        scene.head = await store.commit("first", at, [ruling.raw], b"confirmed")
+        assert await store.commit("first", at, [ruling.raw], b"confirmed") == scene.head
         for wrong in (
             Head(bytes(32), at.tip, at.seq, at.standing, at.state),
             Head(at.thread, bytes(32), at.seq, at.standing, at.state),
             Head(at.thread, at.tip, at.seq, (bytes(32),), at.state),
+            Head(at.thread, at.tip, at.seq, (), at.state),
             Head(at.thread, at.tip, at.seq, at.standing, at.state + 1),
+            Head(at.thread, at.tip, at.seq + 1, at.standing, at.state),
             Head(at.thread, bytes(32), 0, (), 0),
         ):
-            assert await _code(store.commit("first", wrong, [ack, ruling], b"confirmed")) == "store.conflict"
+            assert await _code(store.commit("first", wrong, [ruling.raw], b"confirmed")) == "store.conflict"
         await self._unchanged(store, scene)
 
     async def test_no_record_is_stored_twice(self) -> None:

@@ -32,7 +32,7 @@ def measure(steps: int, rounds: int) -> dict[str, float]:
     for _ in range(rounds):
         bare.append(three_signatures(steps))
         memory.append(anyio.run(gated_steps, steps, MemoryStore()))
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
             store = Noting(SqliteStore(Path(folder) / "threads.db"))
             sqlite.append(anyio.run(gated_steps, steps, store))
             commits.append(bare_commits(Path(folder) / "bare.db", store.commits) / steps)
@@ -162,7 +162,7 @@ def measure_growth(few: int, many: int) -> dict[str, float]:
 def _ungated(kind: str, count: int) -> tuple[float, int]:
     """Return the seconds and the bytes written of a run of that many steps without a gate."""
     steps = [Step(f"step-{number}", target=f"s{number + 1}", gate="none") for number in range(count)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         path = Path(folder) / "threads.db"
         store = Noting(MemoryStore() if kind == "memory" else SqliteStore(path))
 

@@ -47,7 +47,7 @@ BY_CALL: dict[str, Callable[[ModuleType], None]] = {
 
 NOT_BY_THREADS: dict[str, tuple[str, ...]] = {
     "envelope.cbor": ("encode", "_Sorter", "_utf8", "_decode"),
-    "envelope.keys": ("verify", "check_public_key", "parse_did", "Identity"),
+    "envelope.keys": ("check_signature", "check_public_key", "parse_did", "Identity"),
     "envelope.records": ("_freeze", "to_map"),
     "envelope.threadfile": ("",),
 }

@@ -243,6 +243,16 @@ async def test_a_report_that_fails_once_its_step_has_fired_takes_the_firing_back
     assert [event.data["source"] for event in stage.bus.named(MACHINE_MOVE)] == ["start"]
 
 
+@pytest.mark.rule("R49")
+async def test_of_a_firing_that_was_taken_back_no_record_is_kept() -> None:
+    stage = staged(
+        told("broken", payload=None, payload_from=stumble, gate="after"), quiet("mend", "broken", when="failed")
+    )
+    await stage.run()
+    done = [entry for entry in await stage.log() if entry.phase == "done"]
+    assert [(entry.outcome, entry.record) for entry in done] == [("failed", None), ("succeeded", '["begun","mend"]')]
+
+
 @pytest.mark.rule("R49", "R30")
 async def test_a_failure_without_a_handler_ends_the_run() -> None:
     stage = staged(quiet("first"), told("broken"), quiet("end", "broken", when="finished"), fail={"broken": ALWAYS})

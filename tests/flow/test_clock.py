@@ -286,6 +286,28 @@ async def test_every_other_task_runs_until_it_waits_before_time_goes_on(clock: F
 
 
 @pytest.mark.rule("C5")
+async def test_a_task_that_waits_for_one_which_has_just_ended_is_not_taken_for_one_that_waits() -> None:
+    for turns in range(8):
+        clock = FakeClock()
+        done: list[float] = []
+
+        async def work(turns: int = turns, clock: FakeClock = clock, done: list[float] = done) -> None:
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            for _ in range(50):
+                async with anyio.create_task_group() as helpers:
+                    helpers.start_soon(anyio.sleep_forever)
+                    helpers.cancel_scope.cancel()
+            await clock.sleep(1)
+            done.append(clock.monotonic())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            await clock.advance(10)
+            assert done == [1]
+
+
+@pytest.mark.rule("C5")
 async def test_a_day_of_hours_passes_on_the_fake_clock_without_waiting_for_it(clock: FakeClock) -> None:
     async def watch() -> None:
         for _ in range(24):

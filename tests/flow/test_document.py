@@ -192,9 +192,20 @@ def test_times_stand_in_whole_milliseconds(seconds: float, ms: int) -> None:
 
 
 @pytest.mark.rule("P17")
+def test_a_plan_of_ten_thousand_steps_has_a_document() -> None:
+    plan = Plan([step(f"s{number}", "reviewed") for number in range(10_000)])
+    assert len(read_document(document(plan, MACHINE, Limits(), judge)).plan) == 10_000
+
+
+@pytest.mark.rule("P17")
 def test_a_plan_that_no_document_can_hold_is_refused() -> None:
     with pytest.raises(PlanError, match="too long for one document") as caught:
-        document(Plan([step(f"s{number}", "reviewed") for number in range(10_000)]), MACHINE, Limits(), judge)
+        document(
+            Plan([step(f"s{n}", "reviewed", gate="before", payload="x" * 600_000) for n in range(30)]),
+            MACHINE,
+            Limits(),
+            judge,
+        )
     assert caught.value.code == "plan.document"
 
 

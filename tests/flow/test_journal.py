@@ -396,6 +396,31 @@ async def test_settlements_are_carried_by_a_settle_when_512_of_them_are_owed(sto
 
 
 @pytest.mark.rule("R22")
+async def test_what_is_owed_goes_before_a_record_that_settles_so_much_that_one_would_not_hold_both(
+    store: Meddled,
+) -> None:
+    journal = await begun(store)
+    message = await said(journal)
+    await journal.receive([ack_of(message)], None)
+    await journal.note(b"done", [{"step": (f"owed-{number}",), "outcome": "succeeded"} for number in range(500)])
+    more = [{"step": (f"new-{number}",), "outcome": "failed", "status": "a", "attempts": 1} for number in range(1400)]
+    await journal.append(Seal, lambda: {"outcome": "failed"}, b"failed", more)
+    assert store.log[-2:] == [["settle"], ["seal", "state"]]
+    records = await journal.records()
+    assert (len(opened(records, "settle")[0].settled), len(opened(records, "seal")[0].settled)) == (500, 1400)
+    assert opened(records, "seal")[0].receipts is None
+
+
+@pytest.mark.rule("R22")
+async def test_what_is_owed_goes_with_a_record_that_settles_as_much_as_one_holds(store: Meddled) -> None:
+    journal = await begun(store)
+    await journal.note(b"done", [{"step": (f"owed-{number}",), "outcome": "succeeded"} for number in range(12)])
+    more = [{"step": (f"new-{number}",), "outcome": "failed"} for number in range(500)]
+    await journal.append(Seal, lambda: {"outcome": "failed"}, b"failed", more)
+    assert (story(await journal.records()), len(settled(await journal.records()))) == (["open", "seal failed"], 512)
+
+
+@pytest.mark.rule("R22")
 async def test_a_settle_is_appended_only_where_something_stands(store: Meddled) -> None:
     journal = await begun(store)
     await journal.settle()

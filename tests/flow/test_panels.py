@@ -143,6 +143,18 @@ async def test_a_draft_that_fails_leaves_the_whole_panel_unsaid() -> None:
     assert error.step == "two"
 
 
+@pytest.mark.rule("R55", "R30")
+async def test_of_messages_that_are_one_commit_the_one_that_cannot_be_signed_is_named() -> None:
+    def ramble(record: Any) -> str:
+        return "x" * 2_000_000
+
+    stage = staged(member("one"), member("two", payload=None, payload_from=ramble), member("three"), members=3)
+    error = await stage.fails(StepFailed)
+    assert story(error.thread.records) == ["open", "seal failed"]
+    assert error.step == "two"
+    assert settled(error.thread.records) == dict.fromkeys(("one", "two", "three"), ("failed", None, "start"))
+
+
 @pytest.mark.rule("R55", "R6")
 async def test_all_drafts_are_made_from_copies_of_the_record_as_it_was() -> None:
     seen: list[Any] = []
@@ -370,6 +382,22 @@ async def test_a_recipient_of_one_message_that_has_left_ends_the_waits_for_all()
     assert settled(error.thread.records) == {"one": ("failed", None, "start"), "two": ("failed", None, "start")}
 
 
+@pytest.mark.rule("R36", "D10")
+async def test_a_recipient_of_a_message_that_was_escalated_may_leave_while_another_message_is_asked_about() -> None:
+    steps = [member("one"), member("two", ack_timeout=10)]
+    approvers = {"cara": CARA.public_key}
+    bens = [Wait(20), "wrong", "right"]
+    stage = staged(*steps, anna=[Escalated("ask")], ben=bens, approvers=approvers, judge=unless_wrong)
+    error = await stage.over_time(lambda: stage.fails(Escalated))
+    message = open_envelope(error.thread.records[-1])
+    assert message.record.id == "one#escalate"
+    await appended(stage.store, CARA, Ack, message=message.address, answer="accept", restatement="do it")
+    await appended(stage.store, ANNA, Roster, change="leave", key=ANNA.public_key)
+    run = await stage.resume()
+    assert_ended(run.thread, "completed")
+    assert (run.outcomes["one"].became, run.outcomes["two"].became) == ("approved", "succeeded")
+
+
 @pytest.mark.rule("R17", "R56")
 async def test_each_ack_is_committed_as_it_comes_and_the_last_of_all_with_the_state() -> None:
     stage = staged(*pair(), member("three"), members=3, ben=[Wait(1), "a", Wait(1), "b"])
@@ -581,6 +609,7 @@ async def test_a_panel_is_settled_told_of_and_moved_once() -> None:
 
 
 def fall(original: Any, records: Any) -> Any:
+    original.append("spoilt")
     raise Odd("nothing adds up")
 
 

@@ -224,7 +224,7 @@ async def test_corrections_are_counted_over_the_whole_run() -> None:
 
 @pytest.mark.rule("D5")
 async def test_a_run_whose_corrections_were_used_up_when_it_died_is_rejected_without_asking() -> None:
-    stage = await Stage(asking(), judge=correct, anna=["wrong"] * 9).cut("ruling", 3)
+    stage = await Stage(to_anna(), judge=correct, anna=["wrong"] * 9).cut("ruling", 2)
     error = await stage.fails(Rejected, stage.resume)
     assert_ended(error.thread, "rejected")
     assert ("anna was corrected and may not answer again: not that" in str(error), asked(stage)[0]) == (True, 0)

@@ -7,6 +7,7 @@ import pytest
 
 from flow import Call, Machine, Plan, Retry, StepFailed, StoreError, Transition
 from flow.bus import MACHINE_MOVE, MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED
+from flow.errors import GuardRefused
 from flow.firing import call_key
 from flow.machine import Failure
 from tests.flow.stage import assert_ended, settled, story
@@ -122,6 +123,19 @@ async def test_a_guard_that_says_no_is_not_asked_again() -> None:
     error = await stage.over_time(lambda: stage.fails(StepFailed))
     assert asked == [1, 2]
     assert settled(error.thread.records) == {"s": ("failed", None, "start")}
+
+
+@pytest.mark.rule("R52")
+async def test_an_action_that_raises_what_a_guards_no_raises_is_tried_again() -> None:
+    stage = retried(0, Retry(3))
+
+    async def ask_another_machine(call: Call) -> None:
+        if call.attempt < 3:
+            raise GuardRefused("not over there")
+
+    stage.acting = ask_another_machine
+    run = await over_time(stage)
+    assert settled(run.thread.records) == {"s": ("succeeded", 3, "s")}
 
 
 @pytest.mark.rule("R52", "R53")
@@ -247,7 +261,7 @@ async def test_jitter_is_another_for_another_step_and_another_thread() -> None:
 
 
 async def _with_nonce(stage: PlanStage, nonce: bytes) -> None:
-    stage.options["nonce"] = nonce
+    stage.beginning["nonce"] = nonce
     await stage.over_time(lambda: stage.fails(StepFailed))
 
 
