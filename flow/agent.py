@@ -11,6 +11,7 @@ from envelope import Card, EnvelopeError, Identity, PublicKey, address
 from envelope.keys import check_public_key
 from flow.budget import Limits
 from flow.bus import Bus
+from flow.cast import Cast
 from flow.clock import SYSTEM, Clock
 from flow.document import document
 from flow.errors import FlowError, PlanError
@@ -19,8 +20,9 @@ from flow.machine import NAME, Machine, check_record
 from flow.peers import Judge, Peer
 from flow.plan import Plan
 from flow.run import Run
-from flow.runner import Cast, Runner, Word
+from flow.runner import Runner
 from flow.store import MemoryStore, ThreadStore
+from flow.turn import Word
 from flow.validation import validate
 
 _NOBODY: Final[Mapping[str, PublicKey]] = MappingProxyType({})

@@ -74,7 +74,7 @@ class Firing:
         Raises:
             Unfired: the guard said no, or the last attempt allowed raised.
         """
-        attempt, acted, guarded = shot.attempt, shot.interrupted, True
+        attempt, acted, guarded = shot.attempt, shot.interrupted and shot.row.acts, True
 
         def call(slot: Slot) -> Call:
             nonlocal acted, guarded

@@ -1,7 +1,7 @@
 """What a run leaves behind."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -9,6 +9,11 @@ from envelope import Ack, Envelope, Message, ThreadVerdict, verify_thread
 from envelope.threadfile import write_records
 from flow.machine import Failure
 from flow.store import ThreadStore
+
+
+def joined(path: Sequence[str]) -> str:
+    """Return the path of a step as text."""
+    return "/".join(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,8 +269,7 @@ async def run(folder: Path, *deadly: Any, point: int = 0) -> None:
             done = await work.run(NAME, nonce=bytes(16), **options)
         else:
             done = await resumed(work, outside, store, options)
-    done.thread.export(folder / "thread")
-    (folder / "run").write_text(json.dumps(told(done)))
+    leave(folder, done)
 
 
 async def resumed(work: Job, outside: Outside, store: ThreadStore, options: dict[str, Any]) -> Run:
@@ -284,13 +283,15 @@ async def resumed(work: Job, outside: Outside, store: ThreadStore, options: dict
     return await job(outside, bus).resume(NAME, in_doubt={step: word}, **{**options, "bus": bus})
 
 
-def told(done: Run) -> dict[str, Any]:
-    """What is to be the same wherever a run was killed."""
+def leave(folder: Path, done: Run) -> None:
+    """Write down what is to be the same wherever a run was killed."""
+    done.thread.export(folder / "thread")
     outcomes = {
         path: [outcome.status, outcome.became, sorted(outcome.acks), outcome.failure and outcome.failure.text]
         for path, outcome in done.outcomes.items()
     }
-    return {"status": done.status, "record": done.record, "outcomes": outcomes}
+    told = {"status": done.status, "record": done.record, "outcomes": outcomes}
+    (folder / "run").write_text(json.dumps(told))
 
 
 def in_process(backend: str, work: Callable[[], Any]) -> int:

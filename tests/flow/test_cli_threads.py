@@ -12,7 +12,7 @@ import pytest
 from envelope import address_text, verify_file
 from envelope.threadfile import write_records
 from flow.store import SqliteStore
-from tests.flow.test_store_sqlite import OWNER, PEER, ROOT, begun, told
+from tests.flow.storing import OWNER, PEER, ROOT, begun, told
 
 COMMANDS = (["threads"], ["export", "t", "-o", "x.thread"], ["import", "x.thread"])
 

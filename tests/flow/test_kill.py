@@ -102,7 +102,7 @@ def assert_nothing_is_missed(whole: Undisturbed, ends: dict[str, list[int]]) -> 
 def assert_each_effect_is_there_once(whole: Left, left: Left) -> None:
     """The world was changed as it was in the undisturbed run, under the same keys, and no attempt has a number that
     another one of its action had."""
-    assert left.effects == whole.effects
+    assert sorted(left.effects) == sorted(whole.effects)  # the steps of a panel fire in any order
     assert len(set(left.effects)) == len(left.effects)
     assert {call for call, _ in left.calls} == {call for call, _ in whole.calls}
     assert len({(call, attempt) for call, attempt in left.calls}) == len(left.calls)

@@ -12,9 +12,9 @@ from envelope.cbor import decode
 from flow import (
     Call,
     Declined,
-    Delivery,
     Loop,
     Machine,
+    MemoryStore,
     Outcome,
     Panel,
     Plan,
@@ -23,13 +23,13 @@ from flow import (
     Run,
     Step,
     StepFailed,
-    ThreadStore,
     Transition,
 )
 from flow.errors import InDoubt
 from flow.machine import Failure
 from flow.testing import Crash, Crashing, ScriptedPeer, Wait, crash_everywhere, differences
-from tests.flow.stage import ANNA, Stage, Until, assert_ended, opened, settled, story, unless_wrong
+from tests.flow.everything import Everything, add, step
+from tests.flow.stage import Stage, Until, assert_ended, opened, settled, story
 
 pytestmark = pytest.mark.anyio
 
@@ -78,10 +78,6 @@ class World:
 
 PAIRS = list(permutations("abcdef", 2))
 GATES = ["before", "after", "none"]
-
-
-def step(name: str, target: str, gate: Any = "before", **fields: Any) -> Step:
-    return Step(name, target=target, gate=gate, **({} if gate == "none" else {"payload": "do it"}), **fields)
 
 
 def stage_of(world: World, *steps: Step, **options: Any) -> Stage:
@@ -313,10 +309,6 @@ async def test_a_panel_that_was_cut_off_is_fired_again_whole() -> None:
 def panel_of(world: World, gate: Any = "before", **fields: Any) -> Stage:
     steps = [step("one", "b", gate), step("two", "b", gate, **fields)]
     return stage_of(world, *steps, panels=[Panel(["one", "two"], reducer=add)])
-
-
-def add(original: Any, records: Sequence[Any]) -> Any:
-    return {"n": sum(record["n"] for record in records)}
 
 
 @pytest.mark.rule("D7")
@@ -586,68 +578,10 @@ async def test_a_sub_plan_with_its_parent_gated_is_not_run_again_when_the_parent
 # Anywhere
 
 
-def everything() -> tuple[list[Step], list[Panel]]:
-    """A plan of all that plans can do."""
-    inner = Plan([step("x", "b", to=["ben"]), step("y", "c", "after", needs=["x"], to=["anna"])])
-    steps = [
-        step("start", "b", to=["anna"], route=choose),
-        step("p", "c", needs=["pre"], to=["anna"]),
-        step("q", "c", needs=["pre"], to=["ben"]),
-        step("pre", "a", "none", needs=["start"]),
-        step("post", "a", needs=["start"], to=["ben"]),
-        Step("many", sub=inner, loop=Loop(2, go_on), needs=["p", "q"], gate="after", to=["ben"], payload="looped"),
-        step("try", "d", needs=["many"], to=["ben"], retry=Retry(2, delay=0)),
-        step("mend", "d", "after", needs=["try"], to=["ben"], when="failed"),
-        step("end", "e", "none", needs=["mend"]),
-    ]
-    return steps, [Panel(["p", "q"], reducer=add)]
-
-
-def choose(record: Any) -> str:
-    return "pre"
-
-
-def go_on(record: Any, call: Call) -> bool:
-    return True
-
-
-class Everything:
-    """A run of `everything`, whose actions fail as their step and attempt say, in whichever process."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-
-    def act(self, record: Any, call: Call) -> Any:
-        self.calls.append(call)
-        if call.step == ("try",):
-            raise ValueError("never")
-        return {"n": record["n"] + 1}
-
-    def stage(self) -> Stage:
-        machine = Machine("a", [Transition(a, f"to-{b}", b, on_entry=self.act) for a, b in PAIRS])
-        steps, panels = everything()
-        stage = Stage(*steps, panels=panels, machine=machine, judge=unless_wrong)
-        stage.options["peers"] = {"anna": Learner(ANNA, clock=stage.clock), "ben": stage.ben}
-        return stage
-
-
-class Learner(ScriptedPeer):
-    """A peer that understands at the second try, where nobody else is asked meanwhile."""
-
-    async def ack(self, delivery: Delivery) -> Any:
-        wrong = delivery.correction is None and delivery.message.record.id == "start"
-        self._script = iter(["wrong" if wrong else "right"])
-        return await super().ack(delivery)
-
-
 @pytest.mark.rule("D13")
 async def test_a_run_that_crashes_at_any_commit_ends_as_if_it_had_not() -> None:
-    def on(store: ThreadStore) -> Stage:
-        stage = Everything().stage()
-        stage.store.store = store
-        return stage
-
-    results = await crash_everywhere(lambda store: on(store).run(), lambda store: on(store).resume())
+    world = Everything()
+    results = await crash_everywhere(lambda store: world.stage(store).run(), lambda store: world.stage(store).resume())
     whole = results["undisturbed"]
     assert len(results) > 80
     for where, run in results.items():
@@ -657,36 +591,25 @@ async def test_a_run_that_crashes_at_any_commit_ends_as_if_it_had_not() -> None:
 
 @pytest.mark.rule("D13", "S9")
 async def test_the_keys_of_all_calls_are_the_same_whatever_was_cut_off() -> None:
-    undisturbed = Everything()
-    await undisturbed.stage().run()
-    keys = [call.key for call in undisturbed.calls]
-    for number in range(1, 60, 7):
-        before = Everything()
-        stage = before.stage()
-        stage.options["store"] = Crashing(stage.store, number)
-        try:
-            await stage.run()
-        except Crash:
-            after = Everything()
-            later = after.stage()
-            later.store.store = stage.store.store
-            await later.resume()
-            made = [call.key for call in (*before.calls, *after.calls)]
-            assert sorted(set(made)) == sorted(set(keys))
+    undisturbed, counted = Everything(), Crashing(MemoryStore())
+    await undisturbed.stage(counted).run()
+    for number in range(1, counted.commits, 7):
+        world, store = Everything(), MemoryStore()
+        with pytest.raises(Crash):
+            await world.stage(Crashing(store, number)).run()
+        await world.stage(store).resume()
+        assert world.effects == undisturbed.effects
 
 
 @pytest.mark.rule("D13")
 async def test_a_run_that_dies_at_every_commit_in_turn_comes_to_its_end() -> None:
-    whole = await Everything().stage().run()
-    stage = Everything().stage()
-    stage.options["store"] = Crashing(stage.store, 3)
-    await stage.fails(Crash)
+    world, store = Everything(), MemoryStore()
+    whole = await world.stage().run()
+    with pytest.raises(Crash):
+        await world.stage(Crashing(store, 3)).run()
     for _ in range(200):
-        again = Everything().stage()
-        again.store.store = stage.store.store
-        again.options["store"] = Crashing(again.store, 3)
         try:
-            run = await again.resume()
+            run = await world.stage(Crashing(store, 3)).resume()
         except Crash:
             continue
         break

@@ -15,7 +15,7 @@ import pytest
 
 from envelope import open_envelope, verify_thread
 from flow.store import Head, SqliteStore
-from tests.flow.test_store_sqlite import ROOT, begun, filled
+from tests.flow.storing import ROOT, begun, filled
 
 WRITING = """
 import json, os, signal, sys
@@ -23,7 +23,7 @@ import anyio
 from envelope import Identity, Message, Thread, open_envelope, sign_record
 from flow.errors import StoreError
 from flow.store import SqliteStore
-from tests.flow.test_store_sqlite import OWNER, PEER, begun
+from tests.flow.storing import OWNER, PEER, begun
 
 def say(*words):
     print(*words, flush=True)
