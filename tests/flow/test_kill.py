@@ -56,8 +56,9 @@ class Undisturbed(Left):
 
     def cut_off(self, lines: int) -> bool:
         """Whether a firing is under way after so many lines: the last private state says that an attempt begins."""
-        noted = [line for line in self.trail[:lines] if line.split()[-1] in ("begun", "done", "fired", "attempt")]
-        return bool(noted) and noted[-1].endswith("attempt")
+        commits = [line.split()[-1] for line in self.trail[:lines] if line.startswith("commit")]
+        noted = [last for last in commits if last in ("begun", "done", "fired", "attempt")]
+        return noted[-1:] == ["attempt"]
 
     def paying(self, lines: int) -> bool:
         """Whether the last firing, of the step that is to run once, is the one under way."""
