@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -127,3 +128,13 @@ def test_a_run_that_is_killed_goes_on_as_the_text_shows(tmp_path: Path) -> None:
     assert " open " in printed[0]
     assert "building test attempt 2\n" in printed[1]
     assert "building build" not in printed[1]
+
+
+def test_the_test_that_the_text_shows_passes() -> None:
+    shown = re.search(r"<!-- testing:begin -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    program = re.search(r"<!-- program:begin -->\n```python\n(.*?)^async def main", TEXT, re.DOTALL | re.MULTILINE)
+    assert shown
+    assert program
+    names: dict[str, Any] = {}
+    exec(program[1] + shown[1], names)  # noqa: S102
+    anyio.run(names["test_it_survives_a_crash_before_and_after_every_commit"])
