@@ -74,7 +74,8 @@ def test_the_plans_document_is_written_as_the_text_shows_and_is_the_one_that_the
     whole = f"{program[1]}\nfrom pathlib import Path\nfrom flow import Limits, documents\n{recipe[1]}"
     subprocess.run([sys.executable, "-c", whole], cwd=tmp_path, capture_output=True, text=True, check=True)
     (path,) = tmp_path.glob("*.plan")
-    opening = open_envelope(next(iter(read_records(tmp_path / "release.thread")))).record
+    _, raw = next(iter(read_records(tmp_path / "release.thread")))
+    opening = open_envelope(raw).record
     assert path.stem == opening.plan.hex()
     shown = subprocess.run(
         [sys.executable, "-m", "flow", "plan", "show", path, "--mermaid"],
