@@ -63,7 +63,9 @@ class Chance:
 
     def case(self, depth: int = 3) -> Case:
         script = self.script(depth)
-        slots = (("guard", "exit", "entry"), ("entry",), ("guard",), ("guard", "exit"), ())
+        slots: tuple[tuple[str, ...], ...] = (("guard", "exit", "entry"), (), ("entry",), ("guard",), ("guard", "exit"))
+        if self.asking != "anybody":  # runs that are cut off: what succeeds at one attempt would do so at the next
+            slots = slots[:2]
         kinds = tuple(self.one(slots) for _ in range(1 + self.pick(3)))
         absent, double = (self.pairs() if self.seldom(8) else () for _ in range(2))
         absent = tuple(pair for pair in absent if pair[0] != 0)  # each status is reached from the first
