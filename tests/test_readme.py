@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from envelope import Card, Identity, ThreadWriter, TrustedKey, TrustStore, open_envelope, verify_file
+from envelope.threadfile import read_records
 from flow import Agent, Confirm, Escalated, Machine, Plan, Step, ThreadCopy, local
 from tests.readmegen import README, drawn
 
@@ -62,6 +63,26 @@ def test_a_persons_answer_is_recorded_as_the_text_shows(tmp_path: Path) -> None:
     trust = TrustStore({identity.public_key: entry for identity, entry in known.items()})
     verdict = verify_file(path, trust=trust)
     assert (verdict.exit_code, verdict.approved, verdict.acknowledged) == (0, 1, 0)
+
+
+def test_the_plans_document_is_written_as_the_text_shows_and_is_the_one_that_the_run_signed(tmp_path: Path) -> None:
+    program = re.search(r"<!-- program:begin -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    recipe = re.search(r"```python\n(for address, data in documents.*?)```", TEXT, re.DOTALL)
+    assert program
+    assert recipe
+    whole = f"{program[1]}\nfrom pathlib import Path\nfrom flow import Limits, documents\n{recipe[1]}"
+    subprocess.run([sys.executable, "-c", whole], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (path,) = tmp_path.glob("*.plan")
+    opening = open_envelope(next(iter(read_records(tmp_path / "release.thread")))).record
+    assert path.stem == opening.plan.hex()
+    shown = subprocess.run(
+        [sys.executable, "-m", "flow", "plan", "show", path, "--mermaid"],
+        cwd=README.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.startswith("flowchart TD\n")
 
 
 def test_links_lead_somewhere() -> None:

@@ -2,12 +2,13 @@
 in the words of the model."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from envelope import Ack, Envelope, Identity, Message, PublicKey, open_envelope, sign_record, verify_thread
 from flow import (
@@ -34,7 +35,7 @@ from flow import (
 from flow.bus import MACHINE_MOVE, MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED
 from flow.machine import Failure
 from flow.plan import Draft
-from flow.testing import FakeClock, RecordingBus
+from flow.testing import Crash, FakeClock, RecordingBus
 from tests.flow.model import (
     PEERS,
     SECOND,
@@ -45,6 +46,7 @@ from tests.flow.model import (
     Group,
     Line,
     Part,
+    Path,
     Script,
     Settled,
     Story,
@@ -151,6 +153,7 @@ class Theatre:
         reads: what handlers were handed.
         keys: the keys of calls, by path and slot.
         effects: the path and the key of each action that was done outside, in order.
+        acting: awaited before and after each action is done outside.
     """
 
     def __init__(self, case: Case, store: ThreadStore | None = None, clock: FakeClock | None = None) -> None:
@@ -161,7 +164,9 @@ class Theatre:
         self.store = store or MemoryStore()
         self.calls: Counter[Any] = Counter()
         self.reads: dict[str, Fault | None] = {}
-        self.keys: dict[tuple[tuple[str, ...], str], set[bytes]] = {}
+        self.keys: dict[tuple[Path, str], set[bytes]] = {}
+        self.effects: list[tuple[Path, bytes]] = []
+        self.acting: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         self.plan = self._plan(case.script, "")
         self.machine = self._machine()
         self.agent = Agent(OWNER, CARD, self.plan)
@@ -228,6 +233,9 @@ class Theatre:
     async def _act(self, slot: str, record: Any, call: Call) -> Any:
         word = self._called(slot, call)
         part = part_at(self.case.script, call.step)
+        await self.acting()
+        self.effects.append((call.step, call.key))
+        await self.acting()
         if part.takes:
             await self.clock.sleep(part.takes / SECOND)
         record["log"].append(f"{'/'.join(call.step)}:{slot}")
@@ -344,7 +352,7 @@ def fault(failure: Failure | None) -> Fault | None:
     return None if failure is None else Fault(failure.step, failure.error, failure.attempts)
 
 
-async def over_time(clock: FakeClock, work: Callable[[], Any], horizon: float = HORIZON) -> Run | Exception:
+async def over_time(clock: FakeClock, work: Callable[[], Any], horizon: float = HORIZON) -> Any:
     """Do some work while the clock goes on; return what it returned or raised."""
 
     async def go_on() -> None:
@@ -356,10 +364,10 @@ async def over_time(clock: FakeClock, work: Callable[[], Any], horizon: float = 
         tasks.start_soon(go_on)
         try:
             result.append(await work())
-        except Exception as error:
+        except (Exception, Crash, BaseExceptionGroup) as error:
             result.append(error)
         tasks.cancel_scope.cancel()
-    return result[0]  # type: ignore[no-any-return]
+    return result[0]
 
 
 # What came of it, in the model's words

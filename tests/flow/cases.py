@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -32,11 +32,13 @@ class Chance:
         pick: `pick(n)` gives a number from 0 to n - 1.
         trouble: how likely it is that something goes wrong for good: one in so many times.
         once: whether some steps are to run once.
+        asking: whether `anybody` is asked, one recipient `alone` at a time, or several who all accept (`calm`).
     """
 
     pick: Callable[[int], int]
     trouble: int = 12
     once: bool = False
+    asking: str = "anybody"
 
     def one(self, things: Sequence[T]) -> T:
         return things[self.pick(len(things))]
@@ -94,10 +96,11 @@ class Chance:
         return Script(self.shuffled(routed), tuple(panels))
 
     def members(self, names: Sequence[str], before: Sequence[str], target: int) -> list[Part]:
-        gate = self.one(["before", "before", "none"])
+        gate = self.one(["before", "before", "none"]) if self.asking != "alone" or len(names) == 1 else "none"
         members = []
         for number, name in enumerate(names):
             part = Part(name, target, self.needs(before), gate=gate, firing=(self.firing(1),), takes=self.takes())
+            part = replace(part, once=self.once and self.seldom(3))
             if part.needs and self.seldom(3):
                 part = replace(part, when="finished")
             members.append(self.telling(part, 1, number) if gate != "none" else part)
@@ -145,25 +148,27 @@ class Chance:
 
     def telling(self, part: Part, visits: int, number: int = 0) -> Part:
         """Return a step that says something; `number` is its place among those that are asked for at once."""
-        timeout = self.one([None, 60, 7])
+        timeout = self.one([None, 60, 7]) if self.asking != "calm" else None
+        corrections = self.one([1, 1, 0, 2])
         says = self.words(["text", "draft"], ["raise", "odd"]) if self.seldom(2) else ()
         return replace(
             part,
-            to=self.some(PEERS),
+            to=(self.one(PEERS),) if self.asking == "alone" else self.some(PEERS),
             size=1 + self.pick(9),
             says=says,
-            corrections=self.one([1, 1, 0, 2]),
+            corrections=corrections,
             timeout=timeout and timeout * SECOND,
-            answers=tuple(self.answers(timeout is not None, number) for _ in range(visits)),
+            answers=tuple(self.answers(timeout is not None, corrections, number) for _ in range(visits)),
         )
 
-    def answers(self, limited: bool, number: int) -> Mapping[str, Answer]:
+    def answers(self, limited: bool, corrections: int, number: int) -> Mapping[str, Answer]:
         """Return how each recipient answers; no two of them, nor of those who are asked beside them, at one time."""
         plain = not self.seldom(2)
+        most = min(corrections, 2) if self.asking == "calm" else 2
         return {
             who: Answer(
                 (0 if plain else self.pick(20)) * QUANTUM + 7 ** (3 * number + place),
-                () if plain else tuple(self.round(limited) for _ in range(self.pick(3))),
+                () if plain else tuple(self.round(limited) for _ in range(self.pick(most + 1))),
             )
             for place, who in enumerate(PEERS)
         }
@@ -171,7 +176,7 @@ class Chance:
     def round(self, limited: bool) -> Round:
         junk = tuple(self.one(JUNK) for _ in range(1 + self.pick(6))) if self.seldom(6) else ()
         word = "wrong" if self.seldom(6) else "right"
-        if self.seldom(self.trouble // 2):
+        if self.asking != "calm" and self.seldom(self.trouble // 2):
             word = self.one(TROUBLES if limited else TROUBLES[:-1])
         return Round(junk, word, self.one([0, 0, 0, 3, 40]) * QUANTUM)
 
@@ -182,9 +187,9 @@ def _below(number: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, trouble: int = 12, once: bool = False) -> Case:
-    return Chance(lambda number: draw(_below(number)) if number > 1 else 0, trouble, once).case()
+def cases(draw: st.DrawFn, **options: Any) -> Case:
+    return Chance(lambda number: draw(_below(number)) if number > 1 else 0, **options).case()
 
 
-def case_at(seed: int, trouble: int = 12, once: bool = False) -> Case:
-    return Chance(Random(seed).randrange, trouble, once).case()
+def case_at(seed: int, **options: Any) -> Case:
+    return Chance(Random(seed).randrange, **options).case()

@@ -288,6 +288,12 @@ def test_a_step_of_a_panel_that_waits_for_another_of_it_is_refused(
     assert path in text
 
 
+@pytest.mark.rule("P4")
+def test_a_circle_of_steps_is_told_as_one_though_a_panel_lies_on_it() -> None:
+    text = refused("plan.needs", "y", panel(step("y", "b", "w"), step("w", "b", "y")))
+    assert "y -> w -> y; take one need out" in text
+
+
 @pytest.mark.rule("P31")
 def test_panels_that_wait_on_each_other_are_refused_and_the_circle_printed() -> None:
     steps = [step("a", "b", "d"), step("b", "b"), step("c", "b", "b"), step("d", "b", "m"), step("m", "b", "c")]
