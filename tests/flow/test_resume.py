@@ -249,6 +249,27 @@ async def test_a_run_that_is_still_under_way_is_superseded_by_the_one_that_resum
     assert len(opened(await stage.records(), "ack")) == 2
 
 
+@pytest.mark.rule("D3")
+@pytest.mark.parametrize("gate", ["before", "after", "none"])
+async def test_the_entry_alone_takes_the_thread_from_a_run_that_is_under_way(gate: Any) -> None:
+    said = {} if gate == "none" else {"payload": "do it"}
+    stage = Stage(*[Step(f"to-{there}", target=there, gate=gate, **said) for there in "bc"])
+    held: list[bytes] = []
+
+    async def step_in(kinds: list[str]) -> None:
+        if "open" not in kinds and not held:
+            other = stage.reborn()
+            await other.dies(other.resume, "resumed")
+            held.extend(await stage.store.store.read("t"))
+
+    stage.store.after = step_in
+    error = await stage.fails(Superseded)
+    assert_ended(error.thread, None)
+    assert list(await stage.records()) == held
+    later = stage.reborn()
+    assert_ended((await later.resume()).thread, "completed")
+
+
 @pytest.mark.rule("D3", "R37")
 async def test_a_key_that_is_no_moderator_any_more_does_not_go_on() -> None:
     stage = await halfway()
