@@ -191,10 +191,7 @@ class Agent:
         if errors := [found for found in validate(self.plan, machine) if found.severity == "error"]:
             raise PlanError("; ".join(error.text for error in errors), code="plan.machine")
         _check_recipients(self.plan, cast.peers)
-        try:
-            plan = address(document(self.plan, machine, cast.limits, cast.judge))
-        except EnvelopeError as error:
-            raise PlanError(f"the plan is too long for one document: {error}", code="plan.document") from error
+        plan = address(document(self.plan, machine, cast.limits, cast.judge))
         return Runner(cast, name, self.plan, plan, machine, deepcopy(record))
 
 
