@@ -630,7 +630,7 @@ async def test_a_gated_step_fires_with_its_message_and_its_path() -> None:
     assert calls[0].message == open_envelope(run.thread.records[1]).record
 
 
-@pytest.mark.rule("S9")
+@pytest.mark.rule("S9", "M13")
 async def test_the_key_of_a_call_is_made_of_thread_path_and_slot() -> None:
     calls: dict[str, bytes] = {}
 
