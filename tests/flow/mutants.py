@@ -122,7 +122,7 @@ MUTANTS: Table = {
         "flow/pulse.py", "await self._clock.sleep(monitor.timeout / 3)", "await anyio.sleep(monitor.timeout / 3)"
     ),
     "C2": Mutant("flow/clock.py", "time.time_ns() // 1_000_000", "time.time_ns() // 1_000"),
-    "C3": Mutant("flow/clock.py", "return anyio.move_on_after(seconds)", "return anyio.move_on_after(None)"),
+    "C3": Mutant("flow/clock.py", "return anyio.move_on_after(seconds)", "return anyio.move_on_after(0)"),
     "C4": Mutant("flow/clock.py", "await anyio.sleep(max(0, seconds))", "await anyio.sleep(seconds)"),
     "C5": Mutant(
         "flow/testing/clock.py", "            timer = min(self._timers)\n", "            timer = self._timers[0]\n"
