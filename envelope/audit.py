@@ -37,7 +37,7 @@ Observer = Callable[[Envelope[Any], int, int], None]
 T = TypeVar("T")
 
 _BATCH_BYTES: Final = 1 << 18
-_RECORD_SHARE: Final = _BATCH_BYTES // 64  # so that a batch is of 64 records at most
+_RECORD_SHARE: Final = _BATCH_BYTES // 1024  # so that a batch is of 1024 records at most
 
 
 def verify_thread(

@@ -97,16 +97,16 @@ class _Sorter:
             if odd := {*map(type, value)} - _STR:
                 raise EnvelopeError("cbor.key_type", f"a map key is a {odd.pop().__name__}, not a str")
             order, length = _orders.get(names := tuple(value)) or _order(names)
-            self.size += length
             result = {}
             for name in order:
                 item = value[name]
                 kind = type(item)
                 if kind is bytes or (kind is str and item.isascii()):
-                    self.size += len(item)
-                else:
+                    length += len(item)
+                elif kind is not int or not -MAX_INT <= item <= MAX_INT:
                     item = self.sorted(item, depth + 1)
                 result[name] = item
+            self.size += length
             value = result
         elif kind is list or kind is tuple:
             self._enter(depth, len(value))

@@ -12,6 +12,7 @@ its signature held:
 
 import re
 import time
+from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from blake3 import blake3
@@ -107,14 +108,20 @@ def sign_record(kind: type[R], identity: Identity, **fields: Any) -> Envelope[R]
 def _seal(kind: str, body: dict[str, Any], identity: Identity) -> Envelope[Any]:
     payload = cbor.encode(body)
     record = make(kind, body)
-    typ = f"application/vnd.envelope.{kind}+cose".encode()
-    protected = b"\xa3\x01\x32\x04\x58\x20" + identity.public_key + b"\x10" + _head(0x60, len(typ)) + typ
-    signed_header = _head(0x40, len(protected)) + protected
-    signed_payload = _head(0x40, len(payload)) + payload
-    signature = identity.sign(_CONTEXT + signed_header + b"\x40" + signed_payload)
-    parts = split(b"\xd2\x84" + signed_header + b"\xa0" + signed_payload + _SIGNATURE_HEAD + signature)
+    front, signed_front = _fronts_of(kind, identity.public_key)
+    wrapped = _head(0x40, len(payload)) + payload
+    parts = split(front + wrapped + _SIGNATURE_HEAD + identity.sign(signed_front + wrapped))
     check_signature(parts.signer, parts.signature, parts.signed)
     return _remember(Envelope(record, parts.signer, address(parts.raw), parts.raw))
+
+
+@lru_cache(maxsize=1024)
+def _fronts_of(kind: str, signer: PublicKey) -> tuple[bytes, bytes]:
+    """Return what stands before the payload, in an envelope and in its Sig_structure."""
+    typ = f"application/vnd.envelope.{kind}+cose".encode()
+    protected = b"\xa3\x01\x32\x04\x58\x20" + signer + b"\x10" + _head(0x60, len(typ)) + typ
+    header = _head(0x40, len(protected)) + protected
+    return b"\xd2\x84" + header + b"\xa0", _CONTEXT + header + b"\x40"
 
 
 def open_envelope(data: bytes) -> Envelope[Any]:

@@ -12,7 +12,7 @@ from typing import Final
 from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from nacl.bindings import crypto_sign_open
+from nacl.bindings import crypto_sign, crypto_sign_open
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey
 
@@ -137,13 +137,13 @@ def _reason(error: OSError | ValueError) -> str:
 class Identity:
     """An Ed25519 key pair that signs. Its secret is shown by nothing but `save`."""
 
-    __slots__ = ("_key", "public_key")
+    __slots__ = ("_secret", "public_key")
 
     public_key: PublicKey
 
     def __init__(self, key: SigningKey) -> None:
-        self._key = key
         self.public_key = bytes(key.verify_key)
+        self._secret = bytes(key) + self.public_key  # as libsodium holds it
 
     def __repr__(self) -> str:
         return f"<Identity {self.did}>"
@@ -199,7 +199,7 @@ class Identity:
             EnvelopeError: `key.file`; nothing is left behind then. `key.passphrase` for one that is empty or too long.
         """
         secret = _passphrase(passphrase)
-        data = Ed25519PrivateKey.from_private_bytes(bytes(self._key)).private_bytes(
+        data = Ed25519PrivateKey.from_private_bytes(self._secret[:32]).private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.BestAvailableEncryption(secret) if secret else serialization.NoEncryption(),
@@ -216,4 +216,4 @@ class Identity:
 
     def sign(self, message: bytes) -> bytes:
         """Return the 64-byte deterministic Ed25519 signature of `message` (RFC 8032)."""
-        return self._key.sign(message).signature
+        return crypto_sign(message, self._secret)[:64]
