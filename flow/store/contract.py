@@ -5,8 +5,7 @@ of each in one transaction. `flow.testing.ThreadStoreContract` holds an implemen
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from envelope import address, open_envelope
 
@@ -14,8 +13,7 @@ IMPORTED: Final = b"imported"
 """The first entry of private state of a thread that grew elsewhere: no run of this store began it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """How far a thread has come; what a commit is made against (rule S3).
 
     Attributes:
@@ -48,8 +46,7 @@ class Head:
         return Head(self.thread, tip, seq, standing, self.state + (state is not None))
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """An entry of private state, and the tip of the thread that it was committed with (rule S8)."""
 
     tip: bytes

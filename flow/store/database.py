@@ -10,6 +10,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,12 @@ _OF_THE_SYSTEM: Final = {
     errno.EDQUOT: _CODES[sqlite3.SQLITE_FULL],
     errno.EROFS: _CODES[sqlite3.SQLITE_READONLY],
 }
+_QUICK: Final = 0.005  # seconds for which a commit may hold up whatever else its thread does
 _KNOWN_FATE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY)
+
+
+class Busy(Exception):
+    """Somebody else holds the file, or a commit takes long there: what was to be done at once is to be waited for."""
 
 
 class Database:
@@ -71,28 +77,44 @@ class Database:
         self._patience = patience
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._waits = True
+        self._is_slow = False
         self._closed = False
 
     @contextmanager
-    def use(self) -> Iterator[sqlite3.Connection]:
+    def use(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
         """Have the connection to oneself.
+
+        Args:
+            wait: whether this may take its time. Otherwise it is for one small commit, which is over at once.
 
         Raises:
             StoreError: what SQLite or the system refused, in words.
+            Busy: there would be something to wait for; nothing was written.
         """
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = self._open()
-                yield self._connection
-            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a text, or of SQLite's words about it
-                if _base(error) not in _KNOWN_FATE:
-                    self._disconnect()
-                raise self._in_words(error) from error
-            except StoreError as error:
-                if error.code == "store.in_doubt":
-                    self._disconnect()
-                raise
+        if not wait and self._is_slow:
+            raise Busy
+        if not self._lock.acquire(blocking=wait):
+            raise Busy
+        try:
+            if self._connection is None:
+                if not wait:
+                    raise Busy
+                self._connection = self._open()
+            self._let_wait(self._connection, wait)
+            yield self._connection
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a text, or of SQLite's words about it
+            if not wait and _base(error) == sqlite3.SQLITE_BUSY:
+                raise Busy from error
+            if _base(error) not in _KNOWN_FATE:
+                self._disconnect()
+            raise self._in_words(error) from error
+        except StoreError as error:
+            if error.code == "store.in_doubt":
+                self._disconnect()
+            raise
+        finally:
+            self._lock.release()
 
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
@@ -101,6 +123,7 @@ class Database:
         Raises:
             StoreError: `store.in_doubt`, the system failed so late that it may be either.
         """
+        start = time.monotonic()
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -117,12 +140,18 @@ class Database:
                 f"{self.path}: whether the commit was made is not known ({error}): make it again",
                 code="store.in_doubt",
             ) from error
+        self._is_slow = time.monotonic() - start > _QUICK
 
     def close(self) -> None:
         """Close the file for good."""
         with self._lock:
             self._closed = True
             self._disconnect()
+
+    def _let_wait(self, connection: sqlite3.Connection, wait: bool) -> None:
+        if wait != self._waits:
+            connection.execute(f"PRAGMA busy_timeout = {round(1000 * self._patience) if wait else 0}")
+            self._waits = wait
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -146,6 +175,7 @@ class Database:
         except ValueError as error:
             raise StoreError(f"{str(self.path)!r} is no path: {error}", code="store.unreadable") from error
         connection = _connect(uri, self._patience)
+        self._waits = True
         try:
             self._check(connection)
         except BaseException:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import anyio.lowlevel
-
 from envelope import EnvelopeError, Thread, address, open_envelope
 from flow.store import refusals
 from flow.store.contract import IMPORTED, Head, State
+from flow.store.turns import Turns
 
 _Place = tuple[bytes, int, int]
 _Content = tuple[tuple[bytes, ...], bytes | None]
@@ -45,6 +44,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._threads: dict[str, _Stored] = {}
+        self._turns = Turns()
 
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
         content = ((opening,), state)
@@ -74,8 +74,7 @@ class MemoryStore:
         return self._stored(name).head
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
-        if records and not at.standing:  # so that a run lets others go on about once a step
-            await anyio.lowlevel.checkpoint()
+        await self._turns.take()
         stored = self._stored(name)
         content = (tuple(records), state)
         if at != stored.head:

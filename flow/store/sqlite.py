@@ -21,12 +21,14 @@ from flow.errors import StoreError
 from flow.store import refusals
 from flow.store.commits import Standing, catch_up, find_made, last, read_first, read_records, read_states, write
 from flow.store.contract import IMPORTED, Head, State
-from flow.store.database import Database
+from flow.store.database import Busy, Database
+from flow.store.turns import Turns
 
 T = TypeVar("T")
 
 _MOST_KNOWN: Final = 256
 _ROW_BYTES: Final = 1 << 20
+_FEW: Final = 16  # records, which are applied at once even where their signatures are still to be checked
 
 
 class SqliteStore:
@@ -49,6 +51,7 @@ class SqliteStore:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True, patience: float = 10.0) -> None:
         self._database = Database(Path(path), create=create, patience=patience)
         self._known: dict[str, Standing] = {}
+        self._turns = Turns()
         self._turn: RunVar[anyio.CapacityLimiter] = RunVar("flow.store.sqlite")
 
     async def __aenter__(self) -> Self:
@@ -76,6 +79,13 @@ class SqliteStore:
         return await self._do(lambda connection: self._standing(connection, name).head)
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
+        await self._turns.take()
+        if len(records) <= _FEW:
+            try:
+                with self._database.use(wait=False) as connection:
+                    return self._commit(connection, name, at, records, state, wait=False)
+            except Busy:
+                pass
         return await self._do(lambda connection: self._commit(connection, name, at, records, state))
 
     async def read(self, name: str, start: int = 0) -> Sequence[bytes]:
@@ -116,12 +126,19 @@ class SqliteStore:
         return standing.head
 
     def _commit(
-        self, connection: sqlite3.Connection, name: str, at: Head, records: Sequence[bytes], state: bytes | None
+        self,
+        connection: sqlite3.Connection,
+        name: str,
+        at: Head,
+        records: Sequence[bytes],
+        state: bytes | None,
+        *,
+        wait: bool = True,
     ) -> Head:
-        if name not in self._known:
+        if wait and name not in self._known:
             self._standing(connection, name)  # which may take long, before anybody is locked out
         with self._database.transaction(connection):
-            standing = self._standing(connection, name)
+            standing = self._standing(connection, name, wait=wait)
             if at != standing.head:
                 if not find_made(connection, standing, at, records, state):
                     raise refusals.moved_on(name)
@@ -168,13 +185,19 @@ class SqliteStore:
         self._know(name, standing)
         return standing.head
 
-    def _standing(self, connection: sqlite3.Connection, name: str) -> Standing:
-        """Return where a thread stands in the file now."""
+    def _standing(self, connection: sqlite3.Connection, name: str, *, wait: bool = True) -> Standing:
+        """Return where a thread stands in the file now.
+
+        Raises:
+            Busy: there is something to be read first, and this is not to wait for that.
+        """
         standing = self._known.get(name)
+        if standing is not None and (standing.last, standing.digest) == last(connection, standing.number):
+            return standing
+        if not wait:
+            raise Busy
         if standing is None:
             standing = Standing(_number(connection, name))
-        elif (standing.last, standing.digest) == last(connection, standing.number):
-            return standing
         self._known.pop(name, None)
         standing = catch_up(connection, standing)
         self._know(name, standing)

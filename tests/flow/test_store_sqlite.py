@@ -229,9 +229,9 @@ async def test_a_commit_asks_as_little_for_a_long_thread_as_for_a_short_one(tmp_
     path = tmp_path / "threads.db"
     for messages in (0, 30):
         path.unlink(missing_ok=True)
-        _, head = await filled(path, messages)
+        await filled(path, messages)
         async with SqliteStore(path) as store:
-            await store.head("t")
+            head = await store.commit("t", await store.head("t"), [], b"state")
             with statements_of(store) as asked:
                 await store.commit("t", head, [], b"state")
             assert [statement.split(" ")[0] for statement in asked] == ["BEGIN", "SELECT", "INSERT", "COMMIT"]
