@@ -6,7 +6,7 @@ Each method appends what its ending calls for, and returns the exception that th
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from envelope import Envelope, Message, PublicKey, Seal
 from flow.errors import AckTimeout, Escalated, FlowError, Rejected, StoreError, Superseded
@@ -18,8 +18,7 @@ _LONGEST_TEXT: Final = 4096
 Settlements = Sequence[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A message that was asked for, what came of that, and how long the recipients had (seconds, or None)."""
 
     step: str

@@ -2,7 +2,6 @@
 (rules S9, R52 to R54)."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from blake3 import blake3
@@ -39,8 +38,7 @@ class Unfired(Exception):
         self.attempts = attempts
 
 
-@dataclass(frozen=True, slots=True)
-class Shot:
+class Shot(NamedTuple):
     """What firing takes: a row for a step at a path, its message, the failure it handles, and what was begun before.
 
     Attributes:

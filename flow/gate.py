@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
 from itertools import chain, repeat
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
@@ -32,8 +32,7 @@ _MAY_ACK: Final = frozenset(("moderator", "member", "approver"))
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A message whose recipients are to acknowledge it.
 
     Attributes:

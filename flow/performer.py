@@ -327,9 +327,10 @@ class Performer:
                         code="machine.action",
                     )
                 check_record(record)
+                record = deepcopy(record)
             if panel is not None or turn.row.acts:
                 self.here.write_down(record)
-            self.here.record = deepcopy(record)
+            self.here.record = record
         except Exception as error:
             raise turn.fault(what, error) from error
 

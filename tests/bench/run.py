@@ -29,6 +29,8 @@ Commit = tuple[Sequence[bytes], bytes | None]
 def measure(steps: int, rounds: int) -> dict[str, float]:
     """Gated steps in memory and on SQLite, against three signatures and verifications, and three bare commits."""
     bare, memory, sqlite, commits = [], [], [], []
+    gc.collect()
+    gc.freeze()  # the modules that were imported are no work of a run's
     for _ in range(rounds):
         bare.append(three_signatures(steps))
         memory.append(anyio.run(gated_steps, steps, MemoryStore()))
