@@ -13,14 +13,11 @@ from inspect import isawaitable
 from types import MappingProxyType
 from typing import Any
 
-from envelope import (
-    Seal,
-    address_text,
-)
-from flow import errors
+from envelope import Envelope, Seal, address_text
+from flow import evidence
 from flow.bus import THREAD_VERIFIED
 from flow.cast import Cast
-from flow.endings import Endings, Settlements, short
+from flow.endings import SEALED_AS, Endings, Settlements, short
 from flow.errors import (
     FlowError,
     InvalidThread,
@@ -35,7 +32,7 @@ from flow.ledger import Ledger
 from flow.machine import Call, Machine
 from flow.performer import Performer
 from flow.plan import Loop, Plan, Step
-from flow.progress import Entry, History, Path, Phase, entry, read_entry
+from flow.progress import Entry, History, Path, Phase, damaged, entry, read_entry
 from flow.pulse import Pulse
 from flow.run import Run, ThreadCopy
 from flow.schedule import Schedule
@@ -129,6 +126,10 @@ class Runner:
         self._words = words
         self._history = History(envelopes, entries, self._cast.identity.public_key)
         self._journal.carry(self._history.owed())
+        if self._journal.thread.outcome is None:
+            if entries[-1].phase == "sealed":
+                raise damaged("it is sealed, and its thread is not")
+            evidence.check(self._history, self._plan, self._machine.initial)
         self._here.load(entries[0])
         names = {member["key"]: member["name"] for member in self._cast.members()}
         self._ledger.remember(self._history, names)
@@ -138,7 +139,7 @@ class Runner:
             await self._journal.note(self._entry("resumed"))
             await self._ledger.tell_again([one for one in entries if one.phase != "resumed"][-1])
         else:
-            self._take_seal(entries[-1])
+            self._take_seal(entries[-1], envelopes[-1])
 
     def _check_same_run(self, entries: Sequence[Entry]) -> None:
         opening = self._journal.thread.opening
@@ -168,15 +169,20 @@ class Runner:
                 f"the thread {name!r} is in the room {opening.record.room!r}: resume it there", code="run.room"
             )
 
-    def _take_seal(self, last: Entry) -> None:
+    def _take_seal(self, last: Entry, seal: Envelope[Any]) -> None:
         """Stand where the run ended; raise what it ended with, unless it was completed."""
-        if last.phase != "sealed" or last.status is None:
+        if last.phase != "sealed" or seal.signer != self._cast.identity.public_key:
             raise Superseded(f"the thread {self._journal.name!r} is sealed, and not by its run: read it there")
+        kind = next((kind for kind in SEALED_AS if kind.__name__ == last.error), None)
+        said = "completed" if last.error is None else SEALED_AS.get(kind) if kind else None
+        if (said, last.status) != (seal.record.outcome, seal.record.status) or (
+            kind and kind.default_code != last.code
+        ):
+            raise damaged(f"the seal says {seal.record.outcome}, in status {seal.record.status!r}")
         self._here.load(last)
         self._at = last.step
-        if last.error is not None:
-            kind = getattr(errors, last.error, FlowError)
-            raise kind(last.text or "", code=last.code)
+        if kind is not None:
+            raise kind(last.text or "")
 
     async def _whole_plan(self) -> None:
         self._performer = Performer(
