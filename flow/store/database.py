@@ -9,6 +9,7 @@ import errno
 import os
 import secrets
 import sqlite3
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,12 @@ class Database:
                 if self._connection is None:
                     self._connection = self._open()
                 yield self._connection
-            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a text, or of SQLite's words about it
+            except (
+                sqlite3.Error,
+                UnicodeDecodeError,
+                OverflowError,
+                struct.error,
+            ) as error:  # the latter of what stands there
                 if _base(error) not in _KNOWN_FATE:
                     self._disconnect()
                 raise self._in_words(error) from error
