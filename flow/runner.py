@@ -124,12 +124,13 @@ class Runner:
         entries = [] if imported else [read_entry(state.data, number) for number, state in enumerate(states)]
         self._check_same_run(entries)
         self._words = words
-        self._history = History(envelopes, entries, self._cast.identity.public_key)
-        self._journal.carry(self._history.owed())
-        if self._journal.thread.outcome is None:
-            if entries[-1].phase == "sealed":
-                raise damaged("it is sealed, and its thread is not")
-            evidence.check(self._history, self._plan, self._machine.initial)
+        mine = self._cast.identity.public_key
+        self._history = History(envelopes, entries, mine)
+        owed = self._history.owed()
+        evidence.check(self._history, self._plan, self._machine.initial)
+        if entries[-1].phase == "sealed" and (owed or envelopes[-1].kind != "seal" or envelopes[-1].signer != mine):
+            raise damaged("it is sealed, and its thread is not, or otherwise")
+        self._journal.carry(owed)
         self._here.load(entries[0])
         names = {member["key"]: member["name"] for member in self._cast.members()}
         self._ledger.remember(self._history, names)
@@ -151,6 +152,10 @@ class Runner:
                 "it can be exported, and closed",
                 code="store.state",
             )
+        if opening.record.name != name:
+            raise damaged(f"its thread was begun as {opening.record.name!r}, and not as {name!r}")
+        if any(one.phase == "begun" for one in entries[1:]) or any(one.phase == "sealed" for one in entries[:-1]):
+            raise damaged("it begins, or ends, more than once")
         if {opening.record.plan, entries[0].plan} != {self._plan_address}:
             raise FlowError(
                 f"the thread {name!r} was begun with the plan {address_text(opening.record.plan or b'')}, and this is "
@@ -171,7 +176,7 @@ class Runner:
 
     def _take_seal(self, last: Entry, seal: Envelope[Any]) -> None:
         """Stand where the run ended; raise what it ended with, unless it was completed."""
-        if last.phase != "sealed" or seal.signer != self._cast.identity.public_key:
+        if last.phase != "sealed":
             raise Superseded(f"the thread {self._journal.name!r} is sealed, and not by its run: read it there")
         kind = next((kind for kind in SEALED_AS if kind.__name__ == last.error), None)
         said = "completed" if last.error is None else SEALED_AS.get(kind) if kind else None

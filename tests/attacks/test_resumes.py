@@ -15,7 +15,7 @@ import pytest
 
 from envelope.cbor import decode, encode
 from flow import Call, Declined, FlowError, Machine, Panel, SqliteStore, State, Step, StoreError, Transition
-from flow.store.commits import Commit, Standing
+from flow.store.commits import Commit, Standing, _digest
 from flow.testing import Crash, Crashing
 from tests.flow.stage import Stage, on_the_way
 
@@ -279,6 +279,24 @@ async def test_a_run_that_claims_to_be_sealed_has_a_seal() -> None:
     await refused(found)
 
 
+async def test_what_a_sealed_thread_does_not_settle_is_not_given_as_settled() -> None:
+    found = await cut(*on_the_way(1), at=None)
+    edit(found[0], "sealed", lambda entry: entry | {"settled": [{"step": ["zz"], "outcome": "succeeded"}]})
+    await refused(found)
+
+
+async def test_an_outcome_that_a_sealed_thread_does_not_bear_out_is_not_given_again() -> None:
+    found = await cut(*on_the_way(2), at=None)
+    edit(found[0], "done", lambda entry: entry | {"status": "x"})
+    await refused(found)
+
+
+async def test_a_state_begins_once() -> None:
+    found = await cut(*on_the_way(2), at="done")
+    states(found[0]).append(states(found[0])[0])
+    await refused(found)
+
+
 # Entries of every shape
 
 
@@ -345,6 +363,80 @@ async def test_a_file_that_was_edited_with_fitting_digests_does_not_complete_wha
             await stage.agent.resume("t", stage.machine, stage.record, **{**stage.options, "store": store})
         assert raised.value.code == "store.state"
         assert len(await store.read("t")) == 1
+
+
+async def test_a_thread_that_was_given_another_name_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Else two threads whose names were swapped are each resumed for the other."""
+    stage, path = Stage(*on_the_way(2)), tmp_path / "store"
+    async with SqliteStore(path) as store:
+        stage.store.store = store
+        await stage.dies(stage.run, "done")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE threads SET name = ?", (b"u",))
+    async with SqliteStore(path) as store:
+        before = await store.head("u")
+        with pytest.raises(StoreError) as raised:
+            await stage.agent.resume("u", stage.machine, stage.record, **{**stage.options, "store": store})
+        assert (raised.value.code, await store.head("u")) == ("store.state", before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE threads SET number = 1099511627776",
+        "UPDATE threads SET number = -1",
+        "UPDATE threads SET number = 9223372036854775807",
+        "UPDATE threads SET name = 't'",
+        "UPDATE threads SET name = 5",
+        "UPDATE threads SET name = x'ff'",
+        "INSERT INTO threads VALUES (9223372036854775807, x'75')",
+        "INSERT INTO commits SELECT 9223372036854775807, place, seq, standing, states, tip, records, state, digest "
+        "FROM commits LIMIT 1",
+        "UPDATE commits SET records = x'ff'",
+        "UPDATE commits SET tip = 'text'",
+        "UPDATE commits SET seq = 'text'",
+        "UPDATE commits SET digest = 5",
+        "DELETE FROM commits",
+    ],
+)
+async def test_a_file_with_odd_values_is_refused_in_words_or_still_right(tmp_path: Path, change: str) -> None:
+    stage, path = Stage(*on_the_way(2)), tmp_path / "store"
+    async with SqliteStore(path) as store:
+        stage.store.store = store
+        await stage.dies(stage.run, "done")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(change)
+    later = Stage(*on_the_way(2))
+    for use in ("names", "read", "states", "head", "resume", "create"):
+        async with SqliteStore(path) as store:
+            options = {**later.options, "store": store}
+            with suppress(FlowError):
+                if use == "names":
+                    await store.names()
+                elif use == "resume":
+                    await later.agent.resume("t", later.machine, later.record, **options)
+                elif use == "create":
+                    await later.agent.run("another", later.machine, later.record, **options)
+                else:
+                    await getattr(store, use)("t")
+
+
+@pytest.mark.parametrize("use", ["read", "head"])
+async def test_records_that_were_edited_with_fitting_digests_are_never_given_out(tmp_path: Path, use: str) -> None:
+    stage, path = Stage(*on_the_way(2)), tmp_path / "store"
+    async with SqliteStore(path) as store:
+        stage.store.store = store
+        await stage.dies(stage.run, "done")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        rows = [Commit._make(row) for row in connection.execute("SELECT * FROM commits WHERE length(records)")]
+        row = rows[-1]._replace(records=rows[-1].records[:-1] + bytes([rows[-1].records[-1] ^ 1]))
+        connection.execute(
+            "UPDATE commits SET records = ?, digest = ? WHERE id = ?", (row.records, _digest(row), row.id)
+        )
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreError) as raised:
+            await getattr(store, use)("t")
+        assert raised.value.code == "store.corrupt"
 
 
 # Arguments
