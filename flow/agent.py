@@ -152,8 +152,12 @@ class Agent:
             InDoubt: `in_doubt` says nothing of a step that is.
         """
         cast = self._cast(name, peers, judge, approvers, limits, room, store, bus, heartbeat, clock)
+        if not isinstance(in_doubt, Mapping):
+            raise FlowError(f"in_doubt is {in_doubt!r}: give a mapping of paths to words", code="run.in_doubt")
+        if seen is not None and not (isinstance(seen, bytes) and len(seen) == 32):
+            raise FlowError(f"seen is {seen!r}: give the 32 bytes of a record's address", code="run.seen")
         for path, word in in_doubt.items():
-            if word not in get_args(Word):
+            if not isinstance(path, str) or word not in get_args(Word):
                 raise FlowError(f"in_doubt[{path!r}] is {word!r}: say 'again' or 'done'", code="run.in_doubt")
         return await self._runner(cast, name, machine, record).resume(in_doubt, seen)
 

@@ -4,6 +4,7 @@ import importlib
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -14,7 +15,8 @@ from envelope import EnvelopeError, address_text, parse_address
 from envelope.show import escape, say
 from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, Bus, Event
 from flow.cli_threads import STORE, StoreOption
-from flow.errors import Cancelled, FlowError, NoRecipient, NoTransition, OverBudget, Rejected, StepFailed
+from flow.endings import SEALED_AS
+from flow.errors import Cancelled, FlowError
 from flow.job import Job
 from flow.run import Run
 from flow.store import SqliteStore
@@ -23,14 +25,7 @@ RESUME_CODES: Final = (
     "Exit codes: 0 the run is completed; 2 usage, or it cannot go on; 3 it paused, and its thread is open; "
     "5 its thread is sealed with another outcome."
 )
-_SEALS: Final[dict[type[FlowError], str]] = {
-    StepFailed: "failed",
-    NoTransition: "failed",
-    NoRecipient: "failed",
-    Rejected: "rejected",
-    OverBudget: "over_budget",
-    Cancelled: "cancelled",
-}
+_SEALS: Final[Mapping[type[FlowError], str]] = {**SEALED_AS, Cancelled: "cancelled"}
 
 
 def resume(

@@ -9,11 +9,31 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from envelope import Envelope, Message, PublicKey, Seal
-from flow.errors import AckTimeout, Escalated, FlowError, Rejected, StoreError, Superseded
+from flow.errors import (
+    AckTimeout,
+    Escalated,
+    FlowError,
+    NoRecipient,
+    NoTransition,
+    OverBudget,
+    Rejected,
+    StepFailed,
+    StoreError,
+    Superseded,
+)
 from flow.gate import Ending
 from flow.journal import Journal
 
 _LONGEST_TEXT: Final = 4096
+
+SEALED_AS: Final[Mapping[type[FlowError], str]] = {
+    StepFailed: "failed",
+    NoTransition: "failed",
+    NoRecipient: "failed",
+    Rejected: "rejected",
+    OverBudget: "over_budget",
+}
+"""What the seal says of a run that ended with such an error."""
 
 Settlements = Sequence[dict[str, Any]]
 

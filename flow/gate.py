@@ -22,7 +22,7 @@ from flow.clock import Clock
 from flow.errors import Escalated, FlowError, NoRecipient, StoreError
 from flow.journal import Journal
 from flow.peers import Confirm, Correct, Delivery, Judge, Peer
-from flow.progress import Answer
+from flow.progress import Answer, is_confirmed
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class Ask(NamedTuple):
     def complete(self) -> bool:
         """Whether everybody was confirmed before this run went on."""
         if self.escalation is not None:
-            return all(_is_confirmed(self.approvals, key) for key in self.escalation.record.to or ())
-        return all(_is_confirmed(self.answers, peer.key) for peer in self.peers.values())
+            return all(is_confirmed(self.approvals, key) for key in self.escalation.record.to or ())
+        return all(is_confirmed(self.answers, peer.key) for peer in self.peers.values())
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class _Asking:
         if ask.timeout is not None:
             self._until = self._gate.clock.monotonic() + ask.timeout
             self._deadline = self._gate.clock.now_ms() + round(ask.timeout * 1000)
-        self._owing = {name: peer.key for name, peer in ask.peers.items() if not _is_confirmed(ask.answers, peer.key)}
+        self._owing = {name: peer.key for name, peer in ask.peers.items() if not is_confirmed(ask.answers, peer.key)}
         self.ending.complete = ask.complete
         unit.incomplete += not self.ending.complete
 
@@ -377,10 +377,6 @@ class _Asking:
             last = self._unit.incomplete == 1
             await self._gate.journal.receive(rulings, self._unit.confirmed if last else None)
             self._completed()
-
-
-def _is_confirmed(answers: Mapping[PublicKey, Sequence[Answer]], key: PublicKey) -> bool:
-    return any(ruling is not None and ruling.record.ruling == "confirm" for _, ruling in answers.get(key, ()))
 
 
 class _Over(Exception):

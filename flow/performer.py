@@ -76,6 +76,9 @@ class Performer:
             await self._say(turn, drafts, "request", None)
         if await self._acknowledged(turn, attempt=1):
             turn.attempt = 1
+        else:  # with the last confirmation the firing may have begun, whatever the state says of it
+            for trace in turn.traces:
+                trace.attempt = max(trace.attempt, 1)
         await self._fire(turn)
 
     async def _after(self, turn: Turn) -> None:

@@ -7,13 +7,14 @@ with its steps. Where the two disagree, the thread is right (rules S8, D12).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Strict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from envelope import Ack, Envelope, EnvelopeError, Message, PublicKey, Ruling
 from envelope.cbor import Caps, decode, encode
-from envelope.records import Settled
+from envelope.records import Name, Settled
+from envelope.records import Path as RecordPath
 from flow.errors import StoreError
 from flow.machine import Failure
 
@@ -24,6 +25,18 @@ Answer = tuple[Envelope[Ack], Envelope[Ruling] | None]
 
 _CAPS: Final = Caps(1 << 24, 1 << 20)  # one entry may skip tens of thousands of steps
 _Texts = Annotated[tuple[str, ...], Strict(False)]
+_Count = Annotated[int, Field(ge=1, lt=1 << 32)]  # far from what the thread cannot say any more
+_FIELDS: Final[Mapping[Phase, tuple[str, str]]] = {
+    "begun": ("plan record", ""),
+    "resumed": ("", ""),
+    "round": ("at round again", ""),
+    "firing": ("at attempt", ""),
+    "fired": ("at status record", "attempts move"),
+    "confirmed": ("at", "attempt"),
+    "done": ("at status outcome settled", "record chosen failure move"),
+    "sealed": ("status record", "settled error code text step"),
+}
+"""What an entry of each phase has, and what it may have."""
 
 
 class _Map(BaseModel):
@@ -34,7 +47,7 @@ class _Failure(_Map):
     step: str
     error: str
     text: str
-    attempts: int | None = None
+    attempts: _Count | None = None
 
 
 class Entry(_Map):
@@ -57,23 +70,36 @@ class Entry(_Map):
 
     run: bytes
     phase: Phase
-    at: Annotated[tuple[_Texts, ...], Strict(False)] = ()
+    at: Annotated[tuple[RecordPath, ...], Strict(False)] = ()
     plan: bytes | None = None
     record: str | None = None
-    status: str | None = None
-    attempt: int | None = None
-    attempts: int | None = None
-    round: int | None = None
+    status: Name | None = None
+    attempt: _Count | None = None
+    attempts: _Count | None = None
+    round: _Count | None = None
     again: bool | None = None
     outcome: Literal["succeeded", "failed"] | None = None
     chosen: _Texts | None = None
     settled: Annotated[tuple[Annotated[Settled, Strict(False)], ...], Strict(False)] = ()
     failure: Annotated[_Failure, Strict(False)] | None = None
-    move: _Texts | None = None
+    move: Annotated[tuple[str, str], Strict(False)] | None = None
     error: str | None = None
     code: str | None = None
     text: str | None = None
     step: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        required, allowed = (names.split() for names in _FIELDS[self.phase])
+        given = {name for name in self.model_fields_set if getattr(self, name) not in (None, ())}
+        given |= {"chosen"} if self.chosen is not None else set()
+        if not set(required) <= given <= {"run", "phase", *required, *allowed}:
+            raise ValueError(f"an entry of the phase {self.phase!r} does not have {', '.join(sorted(given))}")
+        if (self.failure is None) == (self.outcome == "failed"):
+            raise ValueError("a failure goes with the outcome failed, and only with it")
+        if len({self.error is None, self.code is None, self.text is None}) > 1:
+            raise ValueError("an error has a code and a text")
+        return self
 
     @property
     def failed_with(self) -> Failure:
@@ -107,6 +133,20 @@ def read_entry(data: bytes, number: int) -> Entry:
             "still be exported, and closed",
             code="store.state",
         ) from error
+
+
+def damaged(what: str) -> StoreError:
+    """Return the error for a log that no run has written."""
+    return StoreError(
+        f"the run's private state is not what was written: {what}: the store was changed; its thread can still be "
+        "exported, and closed",
+        code="store.state",
+    )
+
+
+def is_confirmed(answers: Mapping[PublicKey, Sequence[Answer]], key: PublicKey) -> bool:
+    """Whether one of those who answered is confirmed."""
+    return any(ruling is not None and ruling.record.ruling == "confirm" for _, ruling in answers.get(key, ()))
 
 
 @dataclass(slots=True)
@@ -144,7 +184,7 @@ class History:
         self.entries: Final = entries
         self.traces: Final[dict[Path, Trace]] = {}
         self._answers: dict[bytes, dict[PublicKey, list[Answer]]] = {}
-        self._settled: set[bytes | Path] = set()
+        self._settled: dict[bytes | Path, Settled] = {}
         self._read(envelopes, owner)
         for one in entries:
             self._note(one)
@@ -157,11 +197,16 @@ class History:
         """Return the acks of a message, by recipient and in order, each with its ruling."""
         return self._answers.get(message.address, {}) if message else {}
 
+    def is_confirmed(self, trace: Trace) -> bool:
+        """Whether everybody who had to has acknowledged a step's message, and is confirmed."""
+        last = trace.escalation or trace.message
+        return last is not None and all(is_confirmed(self.answers_to(last), key) for key in last.record.to or ())
+
     def owed(self) -> list[dict[str, Any]]:
         """Return the settlements that the log knows, and no chain record carries yet.
 
         Raises:
-            StoreError: `store.stale`, the thread carries one that the log does not know.
+            StoreError: `store.stale`, the thread carries one that the log does not know; `store.state`, another one.
         """
         known: set[bytes | Path] = set()
         owed = []
@@ -169,10 +214,12 @@ class History:
             for entry in one.settled:
                 what = entry.message or entry.step
                 assert what is not None
+                if what in known or self._settled.get(what, entry) != entry:
+                    raise damaged("it settles a step otherwise than the thread, or twice")
                 known.add(what)
                 if what not in self._settled:
                     owed.append(entry.model_dump(exclude_none=True))
-        if not self._settled <= known:
+        if not self._settled.keys() <= known:
             raise StoreError(
                 "the thread settles more than the run's private state knows of: the state is older than the thread; "
                 "give the store that the run last wrote to",
@@ -195,7 +242,7 @@ class History:
                 self._answers[message][signer][-1] = (ack, envelope)
             elif record.kind != "open" and envelope.signer == owner:
                 for entry in record.settled or ():
-                    self._settled.add(entry.message or entry.step)
+                    self._settled[entry.message or entry.step] = entry
                 if record.kind == "message" and record.step is not None:
                     asked[envelope.address] = self.traces.setdefault(record.step, Trace())
                     asked[envelope.address].message = envelope
@@ -205,6 +252,8 @@ class History:
     def _note(self, one: Entry) -> None:
         for path in one.at:
             trace = self.traces.setdefault(path, Trace())
+            if trace.done is not None:
+                raise damaged(f"step {'/'.join(path)!r} goes on after it was done")
             if one.attempt is not None:
                 trace.attempt = one.attempt
             if one.phase == "fired":

@@ -13,14 +13,11 @@ from inspect import isawaitable
 from types import MappingProxyType
 from typing import Any
 
-from envelope import (
-    Seal,
-    address_text,
-)
-from flow import errors
+from envelope import Envelope, Seal, address_text
+from flow import evidence
 from flow.bus import THREAD_VERIFIED
 from flow.cast import Cast
-from flow.endings import Endings, Settlements, short
+from flow.endings import SEALED_AS, Endings, Settlements, short
 from flow.errors import (
     FlowError,
     InvalidThread,
@@ -35,7 +32,7 @@ from flow.ledger import Ledger
 from flow.machine import Call, Machine
 from flow.performer import Performer
 from flow.plan import Loop, Plan, Step
-from flow.progress import Entry, History, Path, Phase, entry, read_entry
+from flow.progress import Entry, History, Path, Phase, damaged, entry, read_entry
 from flow.pulse import Pulse
 from flow.run import Run, ThreadCopy
 from flow.schedule import Schedule
@@ -127,8 +124,13 @@ class Runner:
         entries = [] if imported else [read_entry(state.data, number) for number, state in enumerate(states)]
         self._check_same_run(entries)
         self._words = words
-        self._history = History(envelopes, entries, self._cast.identity.public_key)
-        self._journal.carry(self._history.owed())
+        mine = self._cast.identity.public_key
+        self._history = History(envelopes, entries, mine)
+        owed = self._history.owed()
+        evidence.check(self._history, self._plan, self._machine.initial)
+        if entries[-1].phase == "sealed" and (owed or envelopes[-1].kind != "seal" or envelopes[-1].signer != mine):
+            raise damaged("it is sealed, and its thread is not, or otherwise")
+        self._journal.carry(owed)
         self._here.load(entries[0])
         names = {member["key"]: member["name"] for member in self._cast.members()}
         self._ledger.remember(self._history, names)
@@ -138,7 +140,7 @@ class Runner:
             await self._journal.note(self._entry("resumed"))
             await self._ledger.tell_again([one for one in entries if one.phase != "resumed"][-1])
         else:
-            self._take_seal(entries[-1])
+            self._take_seal(entries[-1], envelopes[-1])
 
     def _check_same_run(self, entries: Sequence[Entry]) -> None:
         opening = self._journal.thread.opening
@@ -150,6 +152,10 @@ class Runner:
                 "it can be exported, and closed",
                 code="store.state",
             )
+        if opening.record.name != name:
+            raise damaged(f"its thread was begun as {opening.record.name!r}, and not as {name!r}")
+        if any(one.phase == "begun" for one in entries[1:]) or any(one.phase == "sealed" for one in entries[:-1]):
+            raise damaged("it begins, or ends, more than once")
         if {opening.record.plan, entries[0].plan} != {self._plan_address}:
             raise FlowError(
                 f"the thread {name!r} was begun with the plan {address_text(opening.record.plan or b'')}, and this is "
@@ -168,15 +174,20 @@ class Runner:
                 f"the thread {name!r} is in the room {opening.record.room!r}: resume it there", code="run.room"
             )
 
-    def _take_seal(self, last: Entry) -> None:
+    def _take_seal(self, last: Entry, seal: Envelope[Any]) -> None:
         """Stand where the run ended; raise what it ended with, unless it was completed."""
-        if last.phase != "sealed" or last.status is None:
+        if last.phase != "sealed":
             raise Superseded(f"the thread {self._journal.name!r} is sealed, and not by its run: read it there")
+        kind = next((kind for kind in SEALED_AS if kind.__name__ == last.error), None)
+        said = "completed" if last.error is None else SEALED_AS.get(kind) if kind else None
+        if (said, last.status) != (seal.record.outcome, seal.record.status) or (
+            kind and kind.default_code != last.code
+        ):
+            raise damaged(f"the seal says {seal.record.outcome}, in status {seal.record.status!r}")
         self._here.load(last)
         self._at = last.step
-        if last.error is not None:
-            kind = getattr(errors, last.error, FlowError)
-            raise kind(last.text or "", code=last.code)
+        if kind is not None:
+            raise kind(last.text or "")
 
     async def _whole_plan(self) -> None:
         self._performer = Performer(

@@ -9,6 +9,7 @@ import errno
 import os
 import secrets
 import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ _OF_THE_SYSTEM: Final = {
     errno.EROFS: _CODES[sqlite3.SQLITE_READONLY],
 }
 _QUICK: Final = 0.005  # seconds for which a commit may hold up whatever else its thread does
+_ODD: Final = (UnicodeDecodeError, OverflowError, struct.error)  # of values that no store writes, or words about them
 _KNOWN_FATE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY)
 
 
@@ -103,7 +105,7 @@ class Database:
                 self._connection = self._open()
             self._let_wait(self._connection, wait)
             yield self._connection
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a text, or of SQLite's words about it
+        except (sqlite3.Error, *_ODD) as error:
             if not wait and _base(error) == sqlite3.SQLITE_BUSY:
                 raise Busy from error
             if _base(error) not in _KNOWN_FATE:

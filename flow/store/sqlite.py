@@ -89,7 +89,7 @@ class SqliteStore:
         return await self._do(lambda connection: self._commit(connection, name, at, records, state))
 
     async def read(self, name: str, start: int = 0) -> Sequence[bytes]:
-        return await self._do(lambda connection: read_records(connection, _number(connection, name), start))
+        return await self._do(lambda connection: self._read(connection, name, start))
 
     async def states(self, name: str, start: int = 0) -> Sequence[State]:
         return await self._do(lambda connection: read_states(connection, _number(connection, name), start))
@@ -156,6 +156,10 @@ class SqliteStore:
             write(connection, row)
         self._know(name, standing)
         return standing.head
+
+    def _read(self, connection: sqlite3.Connection, name: str, start: int) -> Sequence[bytes]:
+        number = self._standing(connection, name).number  # a digest proves no record: what is given out was verified
+        return read_records(connection, number, start)
 
     def _adopt(self, connection: sqlite3.Connection, name: str, records: Sequence[bytes], state: bytes) -> Head:
         number = _find(connection, name)
@@ -232,8 +236,10 @@ def _begin(connection: sqlite3.Connection, name: str, number: int) -> None:
 
 
 def _names(connection: sqlite3.Connection) -> list[str]:
-    rows = connection.execute("SELECT name FROM threads")
-    return sorted(name.decode("utf-8", "surrogatepass") for (name,) in rows)
+    names = [name for (name,) in connection.execute("SELECT name FROM threads")]
+    if not all(isinstance(name, bytes) for name in names):
+        raise sqlite3.DataError("a thread has a name that no store gives")
+    return sorted(name.decode("utf-8", "surrogatepass") for name in names)
 
 
 def _encoded(name: str) -> bytes:

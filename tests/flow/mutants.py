@@ -402,7 +402,7 @@ MUTANTS: Table = {
     "D1": Mutant("flow/journal.py", 'if verdict.integrity != "valid":', "if False:"),
     "D2": Mutant("flow/runner.py", "if opening.record.room != self._cast.room:", "if False:"),
     "D3": Mutant("flow/runner.py", '            await self._journal.note(self._entry("resumed"))\n', ""),
-    "D4": Mutant("flow/gate.py", " if not _is_confirmed(ask.answers, peer.key)}", "}"),
+    "D4": Mutant("flow/gate.py", " if not is_confirmed(ask.answers, peer.key)}", "}"),
     "D5": Mutant("flow/gate.py", "ack, correction, left = None, ruling, left - 1", "ack, correction = None, ruling"),
     "D6": Mutant("flow/runner.py", "        self._journal.carry(self._history.owed())\n", ""),
     "D7": Mutant(

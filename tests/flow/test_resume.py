@@ -439,7 +439,7 @@ async def test_a_thread_that_another_moderator_sealed_is_superseded() -> None:
 async def test_private_state_that_is_damaged_is_refused(damage: Callable[[bytes], bytes], number: int) -> None:
     stage = await halfway()
     stored = stage.store.store._threads["t"]
-    stored.states[number] = replace(stored.states[number], data=damage(stored.states[number].data))
+    stored.states[number] = stored.states[number]._replace(data=damage(stored.states[number].data))
     error = await refused(stage, "store.state")
     assert f"entry {number}" in str(error)
 
