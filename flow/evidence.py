@@ -2,7 +2,7 @@
 
 The thread is signed and the state is not. So a step is done, or about to be fired, only where the thread bears that
 out, and only in the order that the plan sets; what no thread tells (the record, attempts, what a route chose) is
-believed (rule D12).
+believed (rule D14).
 """
 
 from collections.abc import Sequence

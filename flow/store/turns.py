@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 _COMMITS: Final = 4
 
@@ -16,5 +16,4 @@ class Turns:
     async def take(self) -> None:
         """Count a commit that is about to be made."""
         self._count += 1
-        if not self._count % _COMMITS:
-            await checkpoint()
+        await (checkpoint_if_cancelled() if self._count % _COMMITS else checkpoint())

@@ -1,7 +1,7 @@
 """Runs that are resumed from a store whose private state somebody edited by hand, with every digest in order.
 
 The thread is signed and the state is not. What the thread can tell, it tells; a state that says something else is
-refused as damaged (rule D12), before anything is appended, fired or told.
+refused as damaged (rule D14), before anything is appended, fired or told.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from flow.store.commits import Commit, Standing, _digest
 from flow.testing import Crash, Crashing
 from tests.flow.stage import Stage, on_the_way
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("D14")]
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -332,7 +332,9 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("phase", "change"), SHAPES, ids=[f"{number} {phase}" for number, (phase, _) in enumerate(SHAPES)])
+@pytest.mark.parametrize(
+    ("phase", "change"), SHAPES, ids=[f"{number} {phase}" for number, (phase, _) in enumerate(SHAPES)]
+)
 async def test_an_entry_of_a_shape_that_no_run_writes_is_refused(phase: str, change: dict[str, Any]) -> None:
     found = await cut(*on_the_way(2), at="done")
     edit(found[0], phase, lambda entry: {k: v for k, v in (entry | change).items() if v is not NOTHING})

@@ -223,10 +223,8 @@ MUTANTS: Table = {
     ),
     "R20": Mutant(
         "flow/performer.py",
-        "        if await self._acknowledged(turn, attempt=1):\n"
-        "            turn.attempt = 1\n"
-        "        await self._fire(turn)\n",
-        "        await self._fire(turn)\n        await self._acknowledged(turn, attempt=1)\n",
+        "        if await self._acknowledged(turn, attempt=1):\n",
+        "        await self._fire(turn)\n        if await self._acknowledged(turn, attempt=1):\n",
     ),
     "R21": Mutant(
         "flow/runner.py",
@@ -250,7 +248,11 @@ MUTANTS: Table = {
         "flow/runner.py", "if any(outcome.message for outcome in self._ledger.outcomes.values()):", "if True:"
     ),
     "R28": Mutant("flow/runner.py", "            self._pulse.forget()\n", "            pass\n"),
-    "R29": Mutant("flow/gate.py", "ack = open_envelope(answer.raw)", "ack = answer"),
+    "R29": Mutant(
+        "envelope/cose.py",
+        "    check_signature(parts.signer, parts.signature, parts.signed)\n    return _remember(Envelope(",
+        "    return _remember(Envelope(",
+    ),
     "R30": Mutant(
         "flow/runner.py",
         'raise await self._endings.decided(error, "failed",',
@@ -347,7 +349,11 @@ MUTANTS: Table = {
         "raise StepFailed(fault.text) from fault",
     ),
     "R62": Mutant("flow/runner.py", "number == step.loop.max", "number > step.loop.max"),
-    "R42": Mutant("flow/endings.py", 'if role(key) == "approver"', "if role(key)"),
+    "R42": Mutant(
+        "flow/endings.py",
+        'sorted(key for key in self.approvers.values() if role(key) == "approver")',
+        "sorted(self.approvers.values())",
+    ),
     "R43": Mutant("flow/endings.py", 'f"{one.message.record.id}#escalate"', 'f"{one.message.record.id}#escalated"'),
     "R44": Mutant("flow/endings.py", 'error.add_note("the run has no approvers', 'str("the run has no approvers'),
     "R45": Mutant("flow/endings.py", "if self.journal.thread.is_declined(one.message.address):", "if False:"),
@@ -383,8 +389,8 @@ MUTANTS: Table = {
     "S12": Mutant("flow/store/database.py", 'connection.execute("COMMIT")', 'connection.execute("ROLLBACK")'),
     "S13": Mutant(
         "flow/store/sqlite.py",
-        "elif (standing.last, standing.digest) == last(connection, standing.number):",
-        "elif True:",
+        "if standing is not None and (standing.last, standing.digest) == last(connection, standing.number):",
+        "if standing is not None:",
     ),
     "S14": Mutant("flow/store/database.py", '("store.full", "the disk is full', '("store.readonly", "the disk is full'),
     "S15": Mutant(
@@ -393,18 +399,14 @@ MUTANTS: Table = {
         "            if False:\n                raise _damaged",
     ),
     "S16": Mutant("flow/store/database.py", "0o600", "0o644"),
-    "S17": Mutant(
-        "flow/store/sqlite.py",
-        "to_thread.run_sync(self._done, work, limiter=turn)",
-        "to_thread.run_sync(self._done, work, limiter=turn, abandon_on_cancel=True)",
-    ),
+    "S17": Mutant("flow/store/sqlite.py", "anyio.CancelScope(shield=True)", "anyio.CancelScope()"),
     "S18": Mutant("flow/cli_threads.py", "if out.exists() and not force:", "if False:"),
     "D1": Mutant("flow/journal.py", 'if verdict.integrity != "valid":', "if False:"),
     "D2": Mutant("flow/runner.py", "if opening.record.room != self._cast.room:", "if False:"),
     "D3": Mutant("flow/runner.py", '            await self._journal.note(self._entry("resumed"))\n', ""),
     "D4": Mutant("flow/gate.py", " if not is_confirmed(ask.answers, peer.key)}", "}"),
     "D5": Mutant("flow/gate.py", "ack, correction, left = None, ruling, left - 1", "ack, correction = None, ruling"),
-    "D6": Mutant("flow/runner.py", "        self._journal.carry(self._history.owed())\n", ""),
+    "D6": Mutant("flow/runner.py", "        self._journal.carry(owed)\n", ""),
     "D7": Mutant(
         "flow/performer.py",
         "await self._begin_attempt(turn, begun + 1)",
@@ -425,9 +427,10 @@ MUTANTS: Table = {
         "        if self._ask.escalation is not None:\n            return",
         "        if False:\n            return",
     ),
-    "D11": Mutant("flow/runner.py", "            self._take_seal(entries[-1])\n", "            pass\n"),
+    "D11": Mutant("flow/runner.py", "            self._take_seal(entries[-1], envelopes[-1])\n", "            pass\n"),
     "D12": Mutant("flow/journal.py", " or any(state.tip not in known for state in states)", ""),
     "D13": Mutant(
         "flow/progress.py", "                trace.rounds[one.round] = bool(one.again)\n", "                pass\n"
     ),
+    "D14": Mutant("flow/runner.py", "        evidence.check(self._history, self._plan, self._machine.initial)\n", ""),
 }

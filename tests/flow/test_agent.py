@@ -139,6 +139,15 @@ async def test_an_agent_may_run_again_under_another_name() -> None:
     assert await stage.store.names() == ["t", "u"]
 
 
+@pytest.mark.rule("A4")
+@pytest.mark.anyio
+async def test_an_agent_without_a_store_begins_anew_each_time() -> None:
+    stage = Stage()
+    for _ in range(2):
+        options = {**stage.options, "store": None, "peers": {"anna": ScriptedPeer(ANNA)}}
+        assert_ended((await stage.agent.run("t", ROW, {}, **options)).thread, "completed")
+
+
 # Its name in a thread
 
 

@@ -25,9 +25,8 @@ async def test_sync_and_async_handlers_are_awaited_in_subscription_order() -> No
     bus = Bus()
     bus.subscribe(slow)
     bus.subscribe(lambda event: told.append("quick"))
-    bus.subscribe(slow)
     await bus.emit(NEWS)
-    assert told == ["slow", "quick", "slow"]
+    assert told == ["slow", "quick"]
 
 
 @pytest.mark.rule("B1")

@@ -969,6 +969,23 @@ async def test_once_a_recipient_has_declined_nothing_is_escalated() -> None:
     assert story(error.thread.records) == ["open", "request s", "ben declines", "seal rejected"]
 
 
+@pytest.mark.rule("R45")
+async def test_once_a_recipient_has_declined_in_the_thread_itself_nothing_is_escalated() -> None:
+    steps = both(ack_timeout=5)
+    stage = Stage(steps, anna=[Escalated("ask")], ben=[Wait(50)], approvers=APPROVERS)
+
+    async def decline(kinds: list[str]) -> None:
+        if "message" in kinds:
+            stage.store.after = None
+            tip = (await stage.store.store.head("t")).tip
+            fields = {"message": tip, "answer": "decline", "restatement": "no"}
+            await appended(stage.store.store, BEN, Ack, **fields)
+
+    stage.store.after = decline
+    error = await stage.over_time(lambda: stage.fails(Rejected))
+    assert story(error.thread.records) == ["open", "request s", "ben declines", "seal rejected"]
+
+
 # What an error carries, and what is never sealed
 
 

@@ -924,6 +924,14 @@ async def test_the_bytes_written_grow_with_the_steps_and_not_with_their_square()
     assert abs((forty - twenty) - 2 * (twenty - ten)) < (twenty - ten) // 20
 
 
+@pytest.mark.rule("S7")
+async def test_a_record_that_does_not_change_is_written_once() -> None:
+    stage = Stage(*on_the_way(3), record={"bulk": "x" * 5000})
+    await stage.run()
+    held = [b"x" * 5000 in state.data for state in await stage.store.states("t")]
+    assert (held[0], sum(held[1:-1])) == (True, 0)
+
+
 # Others in the same thread
 
 

@@ -310,6 +310,21 @@ async def test_a_stored_row_that_is_not_valid_where_it_stands_is_noticed(
 
 
 @pytest.mark.rule("S15")
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("column", ["records", "state"])
+async def test_a_row_that_was_changed_is_not_given_out(tmp_path: Path, column: str, known: bool) -> None:
+    path = tmp_path / "threads.db"
+    await filled(path)
+    async with SqliteStore(path) as store:
+        if known:
+            await store.head("t")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(f"UPDATE commits SET {column} = x'00' WHERE id = (SELECT min(id) FROM commits)")
+        assert await code(store.states("t")) == "store.corrupt"
+        assert await code(store.read("t")) == "store.corrupt"
+
+
+@pytest.mark.rule("S15")
 async def test_a_row_that_is_missing_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "threads.db"
     await filled(path)

@@ -368,10 +368,13 @@ async def test_a_commit_under_way_when_its_task_is_cancelled_is_made_as_a_whole_
 
 
 @pytest.mark.rule("S17")
-async def test_a_commit_that_was_cancelled_before_it_began_is_not_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_commit_that_was_cancelled_before_it_began_is_not_made(tmp_path: Path, known: bool) -> None:
     path = tmp_path / "threads.db"
     writer, head = await filled(path)
     async with SqliteStore(path) as store:
+        if known:
+            await store.head("t")
         with anyio.CancelScope() as scope:
             scope.cancel()
             await store.commit("t", head, [], b"never")
