@@ -148,8 +148,8 @@ class Agent:
 
         Raises:
             StoreError: `store.unknown`, `store.invalid`, `store.stale`, `store.state`; the thread is left alone.
-            FlowError: `run.plan`, `run.peers`, `run.room`: the thread was begun with others; `run.seen`, `run.in_doubt`:
-                an argument says nothing.
+            FlowError: `run.plan`, `run.peers`, `run.room`: the thread was begun with others; `run.seen`,
+                `run.in_doubt`: an argument says nothing.
             InDoubt: `in_doubt` says nothing of a step that is.
         """
         cast = self._cast(name, peers, judge, approvers, limits, room, store, bus, heartbeat, clock)

@@ -63,6 +63,7 @@ class Runner:
         self._pulse = Pulse(cast.heartbeat, f"{cast.identity.did}:{name}", cast.clock)
         self._words: Mapping[str, Word] = {}
         self._at: str | None = None
+        self._under_way = False  # until then, what is raised is not how a run ended
 
     async def start(self, nonce: bytes, follows: bytes | None) -> Run:
         """Run the plan from its beginning to its end.
@@ -86,13 +87,16 @@ class Runner:
         """
         return await self._to_the_end(lambda: self._go_on(words, seen))
 
-    async def _to_the_end(self, begin: Callable[[], Awaitable[None]]) -> Run:
+    async def _to_the_end(self, begin: Callable[[], Awaitable[FlowError | None]]) -> Run:
         try:
-            await begin()
+            if (ended := await begin()) is not None:
+                raise ended
             if self._journal.thread.outcome is None:
                 await self._whole_plan()
             return await self._finished()
         except Exception as error:
+            if not self._under_way:
+                raise
             if isinstance(error, FlowError):
                 error.standing(
                     status=self._here.status, record=self._here.record, step=self._at, thread=await self._copy()
@@ -102,7 +106,8 @@ class Runner:
                 error.add_note(f"{place} of the thread {self._journal.name!r}, which this run did not seal")
             raise
         finally:
-            self._pulse.forget()
+            if self._under_way:
+                self._pulse.forget()
 
     # Beginning and end
 
@@ -115,10 +120,15 @@ class Runner:
             "limits": self._cast.limits.document() or None,
             "follows": follows,
         }
-        await self._journal.begin(fields, self._entry("begun", plan=self._plan_address, record=self._here.text))
+        self._under_way = True
+        try:
+            await self._journal.begin(fields, self._entry("begun", plan=self._plan_address, record=self._here.text))
+        except StoreError as error:
+            self._under_way = error.code != "store.exists"
+            raise
 
-    async def _go_on(self, words: Mapping[str, Word], seen: bytes | None) -> None:
-        """Take in what is durable (rules D1 to D12)."""
+    async def _go_on(self, words: Mapping[str, Word], seen: bytes | None) -> FlowError | None:
+        """Take in what is durable (rules D1 to D14). Return what the run ended with, if it is over and failed."""
         envelopes, states = await self._journal.go_on(seen)
         imported = [state.data for state in states[:1]] == [IMPORTED]
         entries = [] if imported else [read_entry(state.data, number) for number, state in enumerate(states)]
@@ -138,9 +148,12 @@ class Runner:
             if self._journal.thread.role(self._cast.identity.public_key) != "moderator":
                 raise Superseded(f"the key of this run is no moderator of the thread {self._journal.name!r} any more")
             await self._journal.note(self._entry("resumed"))
+            self._under_way = True
             await self._ledger.tell_again([one for one in entries if one.phase != "resumed"][-1])
-        else:
-            self._take_seal(entries[-1], envelopes[-1])
+            return None
+        ended = self._take_seal(entries[-1], envelopes[-1])
+        self._under_way = True
+        return ended
 
     def _check_same_run(self, entries: Sequence[Entry]) -> None:
         opening = self._journal.thread.opening
@@ -174,8 +187,8 @@ class Runner:
                 f"the thread {name!r} is in the room {opening.record.room!r}: resume it there", code="run.room"
             )
 
-    def _take_seal(self, last: Entry, seal: Envelope[Any]) -> None:
-        """Stand where the run ended; raise what it ended with, unless it was completed."""
+    def _take_seal(self, last: Entry, seal: Envelope[Any]) -> FlowError | None:
+        """Stand where the run ended; return what it ended with, unless it was completed."""
         if last.phase != "sealed":
             raise Superseded(f"the thread {self._journal.name!r} is sealed, and not by its run: read it there")
         kind = next((kind for kind in SEALED_AS if kind.__name__ == last.error), None)
@@ -186,8 +199,7 @@ class Runner:
             raise damaged(f"the seal says {seal.record.outcome}, in status {seal.record.status!r}")
         self._here.load(last)
         self._at = last.step
-        if kind is not None:
-            raise kind(last.text or "")
+        return kind(last.text or "") if kind is not None else None
 
     async def _whole_plan(self) -> None:
         self._performer = Performer(

@@ -7,7 +7,7 @@ from typing import Final
 from envelope import EnvelopeError, Thread, address, open_envelope
 from flow.store import refusals
 from flow.store.contract import IMPORTED, Head, State
-from flow.store.turns import Turns
+from flow.store.turns import take_turn
 
 _Place = tuple[bytes, int, int]
 _Content = tuple[tuple[bytes, ...], bytes | None]
@@ -44,7 +44,6 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._threads: dict[str, _Stored] = {}
-        self._turns = Turns()
 
     async def create(self, name: str, opening: bytes, state: bytes) -> Head:
         content = ((opening,), state)
@@ -74,7 +73,7 @@ class MemoryStore:
         return self._stored(name).head
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
-        await self._turns.take()
+        await take_turn(at, records)
         stored = self._stored(name)
         content = (tuple(records), state)
         if at != stored.head:

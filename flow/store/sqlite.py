@@ -22,7 +22,7 @@ from flow.store import refusals
 from flow.store.commits import Standing, catch_up, find_made, last, read_first, read_records, read_states, write
 from flow.store.contract import IMPORTED, Head, State
 from flow.store.database import Busy, Database
-from flow.store.turns import Turns
+from flow.store.turns import take_turn
 
 T = TypeVar("T")
 
@@ -51,7 +51,6 @@ class SqliteStore:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True, patience: float = 10.0) -> None:
         self._database = Database(Path(path), create=create, patience=patience)
         self._known: dict[str, Standing] = {}
-        self._turns = Turns()
         self._turn: RunVar[anyio.CapacityLimiter] = RunVar("flow.store.sqlite")
 
     async def __aenter__(self) -> Self:
@@ -79,7 +78,7 @@ class SqliteStore:
         return await self._do(lambda connection: self._standing(connection, name).head)
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
-        await self._turns.take()
+        await take_turn(at, records)
         if len(records) <= _FEW:
             try:
                 with self._database.use(wait=False) as connection:

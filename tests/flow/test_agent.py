@@ -311,7 +311,7 @@ async def test_a_name_that_the_store_holds_is_refused_and_the_thread_left_alone(
     first = await stage.run()
     error = await stage.fails(StoreError)
     assert error.code == "store.exists"
-    assert (error.status, error.record, error.step, error.thread) == ("a", {"n": 0}, None, None)
+    assert (error.status, error.record, error.step, error.thread) == (None, None, None, None), "nothing was begun"
     assert tuple(await stage.records()) == first.thread.records
 
 

@@ -15,7 +15,7 @@ def stated() -> Counter[str]:
 
 
 def pinned() -> Iterator[tuple[str, str]]:
-    for path in sorted(HERE.rglob("test_*.py")):
+    for path in sorted((*HERE.rglob("test_*.py"), *(HERE.parent / "attacks").rglob("test_*.py"))):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.rule":
                 yield from ((ast.literal_eval(number), path.name) for number in node.args)

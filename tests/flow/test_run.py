@@ -597,12 +597,14 @@ async def test_the_heartbeat_id_is_forgotten_once_after_a_cancel() -> None:
 
 
 @pytest.mark.rule("R28")
-async def test_the_heartbeat_id_is_forgotten_where_the_name_is_taken() -> None:
+async def test_the_heartbeat_id_is_left_to_the_run_that_took_the_name_first() -> None:
     stage = Stage()
     await stage.run()
-    with pytest.raises(Exception, match="exists"):
+    with pytest.raises(FlowError) as raised:
         await stage.run()
-    assert stage.monitor.forgotten == [f"{OWNER.did}:t"] * 2
+    assert (raised.value.code, raised.value.thread) == ("store.exists", None)
+    assert not hasattr(raised.value, "__notes__")
+    assert stage.monitor.forgotten == [f"{OWNER.did}:t"]
 
 
 @pytest.mark.rule("R28")

@@ -319,7 +319,7 @@ async def test_a_row_that_was_changed_is_not_given_out(tmp_path: Path, column: s
         if known:
             await store.head("t")
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute(f"UPDATE commits SET {column} = x'00' WHERE id = (SELECT min(id) FROM commits)")
+            connection.execute(f"UPDATE commits SET {column} = x'00' WHERE id = (SELECT min(id) FROM commits)")  # noqa: S608
         assert await code(store.states("t")) == "store.corrupt"
         assert await code(store.read("t")) == "store.corrupt"
 

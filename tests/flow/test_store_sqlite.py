@@ -393,6 +393,25 @@ async def test_a_store_is_closed_also_by_a_task_that_is_cancelled(tmp_path: Path
     assert await code(store.names()) == "store.closed"
 
 
+@pytest.mark.rule("S19")
+@pytest.mark.parametrize("slow", [True, False])
+async def test_after_a_commit_that_took_long_the_next_one_is_made_in_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    monkeypatch.setattr("flow.store.database._QUICK", -1.0 if slow else 1000.0)
+    path = tmp_path / "threads.db"
+    await filled(path)
+    threads: set[int] = set()
+    async with SqliteStore(path) as store:
+        head = await store.commit("t", await store.head("t"), [], b"one")
+        assert store._database._connection is not None
+        store._database._connection.set_trace_callback(lambda statement: threads.add(threading.get_ident()))
+        await store.commit("t", head, [], b"two")
+        store._database._connection.set_trace_callback(None)
+    assert (threading.get_ident() in threads, len(threads)) == (not slow, 1)
+
+
+@pytest.mark.rule("S19")
 async def test_commits_that_wait_for_a_lock_leave_threads_to_others(tmp_path: Path) -> None:
     path = tmp_path / "threads.db"
     _, head = await filled(path)
