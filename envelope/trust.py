@@ -75,7 +75,8 @@ class TrustStore(Mapping[PublicKey, TrustedKey]):
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise EnvelopeError("trust.file", f"{path}: {where}: {first['msg']}") from None
+            said = first["msg"].removeprefix("Value error, ")
+            raise EnvelopeError("trust.file", f"{path}: {where}: {said}") from None
         keys: dict[PublicKey, TrustedKey] = {}
         for number, entry in enumerate(document.keys):
             key = parse_did(entry.key)

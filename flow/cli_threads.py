@@ -25,6 +25,7 @@ T = TypeVar("T")
 StoreOption = Annotated[Path, typer.Option("--store", help="The store's file.")]
 
 STORE = Path("threads.db")
+_TRUST = Path("trust.toml")
 IMPORT_CODES = "Exit codes: 0 done; 1 the thread in the file is not valid; 2 usage, unreadable, or refused."
 
 _RECEIPTS = ("ack", "ruling")
@@ -86,7 +87,8 @@ def threads(
 ) -> None:
     """List the threads of a store: open or how they were sealed, how long they are, when they last grew.
 
-    It says what the store holds; what it is worth, `envelope verify` tells of an exported thread.
+    PENDING are the receipts that the next record will commit. It says what the store holds; what it is worth, `envelope
+    verify` tells of an exported thread.
     """
     found = _in_store(store, _summaries)
     summaries = [summary for summary in found if isinstance(summary, Summary)]
@@ -111,11 +113,13 @@ def export(
 ) -> None:
     """Write a thread to the file that an auditor gets, as a whole or not at all."""
     records = _in_store(store, lambda opened: opened.read(name))
+    if out.is_dir():
+        raise FlowError(f"{out} is a folder: name the file in --out", code="export.exists")
     if out.exists() and not force:
         raise FlowError(f"{out} exists: choose another --out, or replace it with --force", code="export.exists")
     write_records(out, records, replace=force)
     say(escape(f"{len(records)} records, {sum(map(len, records))} bytes, written to {out}. Verify them:"))
-    say(f"  {verify_command(out)}")
+    say(f"  {verify_command(out, _TRUST if _TRUST.exists() else None)}")
 
 
 def import_(
@@ -134,6 +138,7 @@ def import_(
         finding = verdict.findings[0]
         where = "" if finding.index is None else f" at record {finding.index}"
         typer.echo(escape(f"error: {path} is {verdict.integrity}: {finding.code}{where}: {finding.text}"), err=True)
+        typer.echo("Nothing was taken in. Ask the sender for the file again.", err=True)
         raise typer.Exit(1)
     records = [raw for _, raw in read_records(path)]
     under = name or verdict.name or ""
@@ -141,6 +146,27 @@ def import_(
     new = len(records) - held
     what = f"taken in as {under!r}" if not held else "added" if new else f"new: {under!r} is as the file has it"
     say(escape(f"{new} records {what}; the tip is {address_text(head)}"))
+
+
+def opened_store(path: Path, create: bool | None = None) -> SqliteStore:
+    """Return the store in a file.
+
+    Args:
+        path: of the file.
+        create: whether a file that is not there is made; None where the command has no option for that.
+
+    Raises:
+        FlowError: `store.unreadable`, there is no such file, and none is to be made.
+    """
+    if not create and not path.exists():
+        other = "" if create is None else ", or have it made with --create"
+        raise FlowError(f"{path}: there is no such store: name it with --store{other}", code="store.unreadable")
+    return SqliteStore(path, create=bool(create))
+
+
+def export_command(name: str, store: Path) -> str:
+    """Return the command that writes a thread of a store to a file."""
+    return f"flow export {shlex.quote(name)} -o {shlex.quote(name)}.thread --store {shlex.quote(str(store))}"
 
 
 def verify_command(thread: Path, trust: Path | None = None) -> str:
@@ -172,9 +198,9 @@ async def _adopted(store: SqliteStore, name: str, records: Sequence[bytes]) -> t
     return held, (await store.adopt(name, records)).tip
 
 
-def _in_store(path: Path, work: Callable[[SqliteStore], Awaitable[T]], *, create: bool = False) -> T:
+def _in_store(path: Path, work: Callable[[SqliteStore], Awaitable[T]], *, create: bool | None = None) -> T:
     async def done() -> T:
-        async with SqliteStore(path, create=create) as store:
+        async with opened_store(path, create) as store:
             return await work(store)
 
     return anyio.run(done)

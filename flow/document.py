@@ -96,8 +96,10 @@ class _Writer:
         registered = (name for name, known in self._names.items() if known == function)
         name = next(registered, None) or getattr(function, "__name__", None)
         if not isinstance(name, str) or not _FUNCTION.fullmatch(name):
+            code = getattr(function, "__code__", None)
+            place = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
             raise PlanError(
-                f"{function!r} has no name that a document can hold: use a def, or name it", code="plan.function"
+                f"{function!r}{place} has no name that a document can hold: use a def, or name it", code="plan.function"
             )
         if self._bearers.setdefault(name, function) != function:
             raise PlanError(f"two functions are called {name!r}: rename one", code="plan.function")

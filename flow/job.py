@@ -8,6 +8,7 @@ from typing import Any
 from envelope import PublicKey
 from flow.agent import Agent
 from flow.budget import Limits
+from flow.errors import StoreError
 from flow.machine import Machine
 from flow.peers import Judge, Peer
 from flow.run import Run
@@ -18,8 +19,8 @@ from flow.store import ThreadStore
 class Job:
     """An agent with what it works on and whom it works with; fields as of `Agent.run`.
 
-    A program defines one, runs it under a name, and `flow resume NAME --with program:job` finds it when the program was
-    cut off.
+    A program defines one and starts it under a name. When the program was cut off, start it again, or have
+    `flow resume NAME --with program:job` find the job and go on.
     """
 
     agent: Agent
@@ -35,6 +36,16 @@ class Job:
     async def run(self, name: str, **options: Any) -> Run:
         """Run it as a new thread; options as of `Agent.run`: store, bus, heartbeat, clock, nonce, follows."""
         return await self.agent.run(name, self.machine, self.record, **self._members(), **options)
+
+    async def start(self, name: str, *, store: ThreadStore, **options: Any) -> Run:
+        """Run it as a new thread, or go on with the thread that the store has of this name; options of both methods."""
+        try:
+            await store.head(name)
+        except StoreError as error:
+            if error.code != "store.unknown":
+                raise
+            return await self.run(name, store=store, **options)
+        return await self.resume(name, store=store, **options)
 
     async def resume(self, name: str, *, store: ThreadStore, **options: Any) -> Run:
         """Go on with its thread in a store; options as of `Agent.resume`: bus, heartbeat, clock, in_doubt, seen."""

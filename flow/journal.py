@@ -26,7 +26,7 @@ from envelope import (
 )
 from envelope.records import Record
 from flow.clock import Clock
-from flow.errors import StoreError, Superseded
+from flow.errors import FlowError, StoreError, Superseded
 from flow.store import Head, State, ThreadStore
 
 _MOST_STANDING: Final = 4096
@@ -79,7 +79,7 @@ class Journal:
         Raises:
             StoreError: `store.unknown`; `store.invalid`, the stored thread does not verify; `store.stale`, it has not
                 the record that was seen, or less than its private state knows of.
-            Superseded: the thread is another key's.
+            FlowError: `run.key`, the thread is another key's.
         """
         self._head = await self._store.head(self.name)
         while True:
@@ -107,7 +107,11 @@ class Journal:
         self.thread = verifier.thread
         self._read = len(records)
         if self.thread.owner != self._identity.public_key:
-            raise Superseded(f"the thread {self.name!r} is of {did_key(self.thread.owner)}, not of this run's key")
+            raise FlowError(
+                f"the thread {self.name!r} is of {did_key(self.thread.owner)}, and the agent's key is "
+                f"{self._identity.did}: resume it with the key it was begun with",
+                code="run.key",
+            )
         self._notice(envelopes)
         return envelopes, states
 

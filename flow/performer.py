@@ -309,9 +309,12 @@ class Performer:
         """Return what the caller said of actions that were cut off and are to run once (rule D8)."""
         once = [joined(path) for step, path in zip(turn.unit.steps, turn.paths, strict=True) if step.once]
         if unsaid := [path for path in once if path not in self.words]:
+            others = sorted(set(self.words) - set(once))
             raise InDoubt(
                 f"step {unsaid[0]!r} was cut off while its action ran, which is to run once, so it may be done or not: "
-                f"find out, and resume with {{{unsaid[0]!r}: 'again'}} to fire it again, or 'done' to go on without"
+                f"find out, and resume with in_doubt={{{unsaid[0]!r}: 'again'}} (--in-doubt {unsaid[0]}=again) to fire "
+                "it again, or with 'done' to go on without"
+                + (f"; what was said of {others[0]!r} is no answer to that" if others else "")
             )
         return {path: self.words[path] for path in once}
 

@@ -55,6 +55,12 @@ class Exported:
         Raises:
             PlanError: it is no plan document (code `plan.document`).
         """
+        if data[:1] == b"\xd2":
+            raise PlanError(
+                f"{path}: these are envelopes, no plan document: give the file that holds the plan, and the thread to "
+                "`envelope show`",
+                code="plan.document",
+            )
         try:
             return cls(path, data, read_document(data))
         except PlanError as error:

@@ -13,7 +13,7 @@ from inspect import isawaitable
 from types import MappingProxyType
 from typing import Any
 
-from envelope import Envelope, Seal, address_text
+from envelope import Envelope, PublicKey, Seal, address_text, did_key
 from flow import evidence
 from flow.bus import THREAD_VERIFIED
 from flow.cast import Cast
@@ -172,14 +172,16 @@ class Runner:
         if {opening.record.plan, entries[0].plan} != {self._plan_address}:
             raise FlowError(
                 f"the thread {name!r} was begun with the plan {address_text(opening.record.plan or b'')}, and this is "
-                f"{address_text(self._plan_address)}: resume it with the plan, machine, limits and judge it has",
+                f"{address_text(self._plan_address)}: resume it with the plan, machine, limits and judge it "
+                "had then, or run what is new under another name",
                 code="run.plan",
             )
         given = [(member["key"], member["role"], member["name"]) for member in self._cast.members()]
-        if given != [(member.key, member.role, member.name) for member in opening.record.members]:
+        there = [(member.key, member.role, member.name) for member in opening.record.members]
+        if given != there:
             raise FlowError(
-                f"the thread {name!r} was begun with other members: resume it with the peers and approvers it has, "
-                "under the names they have there",
+                f"the thread {name!r} was begun with other members: there {_difference(there, given)}; resume it with "
+                "the peers, approvers and card name that it was begun with",
                 code="run.peers",
             )
         if opening.record.room != self._cast.room:
@@ -340,3 +342,17 @@ class Runner:
         said = {"error": type(error).__name__, "code": error.code, "text": short(str(error.args[0]))}
         stands = {"status": status, "record": self._here.text, "step": self._at}
         return self._entry("sealed", settled=settled or None, **stands, **said)
+
+
+_Member = tuple[PublicKey, str, str]
+
+
+def _difference(there: Sequence[_Member], given: Sequence[_Member]) -> str:
+    """Say what the first member is that only one side has, on each."""
+    sides = []
+    for members, others in ((there, given), (given, there)):
+        only = [
+            f"{name!r} is {role} with {did_key(key)}" for key, role, name in members if (key, role, name) not in others
+        ]
+        sides.append(only[0] if only else "is nobody else")
+    return f"{sides[0]}, and here {sides[1]}"

@@ -6,12 +6,18 @@ from flow.errors import StoreError
 
 def exists(name: str) -> StoreError:
     """The name is taken."""
-    return StoreError(f"the name {_shown(name)} holds another thread: choose another name", code="store.exists")
+    return StoreError(
+        f"there is a thread {_shown(name)} in this store already: go on with its run by resuming it, or choose another "
+        "name",
+        code="store.exists",
+    )
 
 
 def unknown(name: str) -> StoreError:
     """There is no thread of this name."""
-    return StoreError(f"there is no thread {_shown(name)} in this store", code="store.unknown")
+    return StoreError(
+        f"there is no thread {_shown(name)} in this store: `flow threads` lists those there are", code="store.unknown"
+    )
 
 
 def moved_on(name: str) -> StoreError:

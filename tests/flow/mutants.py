@@ -33,7 +33,7 @@ MUTANTS: Table = {
         'key = call_key(self._thread, shot.path, "guard")',
     ),
     "M14": Mutant("flow/recording.py", "same = self._adapter is None or self._is_kept(record, text)", "same = True"),
-    "P1": Mutant("flow/plan.py", "    corrections: int = 1\n", "    corrections: int = 2\n"),
+    "P1": Mutant("flow/plan.py", '    when: When = "succeeded"\n', '    when: When = "finished"\n'),
     "P2": Mutant("flow/plan.py", "if step.id in self._steps:", "if False:"),
     "P3": Mutant(
         "flow/plan.py",

@@ -1,0 +1,65 @@
+"""Finding the Job that a command is given as MODULE:NAME, in a program of the user's own."""
+
+import importlib
+import inspect
+import sys
+import traceback
+from pathlib import Path
+
+from envelope import EnvelopeError
+from flow.errors import FlowError
+from flow.job import Job
+
+
+def find_job(program: str) -> Job:
+    """Return a Job, or what a function makes that is one, of a module that is imported from the folder we are in.
+
+    Args:
+        program: `MODULE:NAME`, such as `release:job`.
+
+    Raises:
+        FlowError: `cli.with`, whatever the program does meanwhile.
+    """
+    module, _, name = program.partition(":")
+    if module.endswith(".py"):
+        raise _refused(program, f"give the module without .py, as in {module.removesuffix('.py')}:{name or 'job'}")
+    if not module or not name.isidentifier():
+        raise _refused(program, "give MODULE:NAME, such as release:job")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+            text = f"there is no module {error.name!r} here: go to the folder where {error.name}.py is"
+            raise _refused(program, text) from error
+        raise _refused(program, f"it does not import: {_told(error)}") from error
+    if not hasattr(found, name):
+        where = getattr(found, "__file__", None) or module
+        raise _refused(program, f"{where} has no {name!r}: name the Job that stands there")
+    try:
+        job = getattr(found, name)
+        job = job() if callable(job) else job
+    except (Exception, SystemExit) as error:
+        raise _refused(program, f"it makes no Job: {_told(error)}") from error
+    if inspect.iscoroutine(job):
+        job.close()
+    if not isinstance(job, Job):
+        raise _refused(program, f"that is a {type(job).__name__}, not a Job: name one, or a function that returns one")
+    return job
+
+
+def _refused(program: str, text: str) -> FlowError:
+    return FlowError(f"--with {program!r}: {text}", code="cli.with")
+
+
+def _told(error: BaseException) -> str:
+    """Return what a program raised, where, and what there is to do about it."""
+    if isinstance(error, SystemExit):
+        text = "it ends itself; put what it is to do as a program below if __name__ == '__main__'"
+    elif isinstance(error, FlowError | EnvelopeError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    here = Path.cwd()
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(here)]
+    return f"{text} ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else text
