@@ -546,16 +546,14 @@ def to_map(fields: Any) -> Any:
 def _to_map(fields: Any) -> Any:
     kind = type(fields)
     if kind is dict:
-        present = {}
-        for name, value in fields.items():
-            if value is None:
-                continue
-            if type(value) not in _PLAIN:
-                value = _thaw(value) if name == "ext" else _to_map(value)
-            present[name] = value
+        present = {name: value for name, value in fields.items() if value is not None}
+        if not _PLAIN.issuperset(map(type, present.values())):
+            for name, value in present.items():
+                if type(value) not in _PLAIN:
+                    present[name] = _thaw(value) if name == "ext" else _to_map(value)
         return present
     if kind is list or kind is tuple:
-        return [value if type(value) in _PLAIN else _to_map(value) for value in fields]
+        return list(fields) if _PLAIN.issuperset(map(type, fields)) else [_to_map(value) for value in fields]
     return fields.model_dump(exclude_none=True, warnings=False) if isinstance(fields, BaseModel) else fields
 
 

@@ -91,7 +91,7 @@ def test_a_command_makes_no_store_that_is_not_there(tmp_path: Path) -> None:
             result = flow(*command, *where, cwd=tmp_path)
             assert (result.returncode, result.stdout) == (2, "")
             assert result.stderr.startswith("error: store.unreadable: ")
-            assert result.stderr.endswith("\nNothing was taken in. Ask the sender for the file again.\n")
+            assert result.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["x.thread"]
     assert flow("import", "x.thread", "--create", cwd=tmp_path).returncode == 0
     assert held(tmp_path / "threads.db") == {"t": 1}
