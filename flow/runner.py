@@ -233,7 +233,7 @@ class Runner:
         if (verdict.integrity, verdict.completeness, verdict.outcome) != ("valid", "sealed", "completed"):
             raise InvalidThread(f"the sealed thread {copy.name!r} does not verify: {verdict}; keep it and the store")
         if any(outcome.message for outcome in self._ledger.outcomes.values()):
-            await self._ledger.emit(THREAD_VERIFIED, copy.address, thread=copy, verdict=verdict)
+            await self._ledger.emit(THREAD_VERIFIED, copy.address, copy=copy, verdict=verdict)
         return Run(self._here.status, self._here.record, MappingProxyType(self._ledger.outcomes), copy)
 
     async def _copy(self) -> ThreadCopy | None:

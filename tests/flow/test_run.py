@@ -832,7 +832,7 @@ async def test_a_verified_thread_is_told_of_once_where_a_step_was_gated() -> Non
     run = await stage.run()
     (event,) = stage.bus.named(THREAD_VERIFIED)
     assert stage.bus.events[-1] is event
-    assert (event.data["thread"], event.address) == (run.thread, run.thread.address)
+    assert (event.data["thread"], event.data["copy"], event.address) == ("t", run.thread, run.thread.address)
     assert (event.data["verdict"].integrity, event.data["verdict"].outcome) == ("valid", "completed")
 
 
