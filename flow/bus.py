@@ -23,6 +23,8 @@ MACHINE_MOVE: Final = "machine.move"
 """A transition fired."""
 HEARTBEAT_MISSED: Final = "heartbeat.missed"
 """An id has been silent for longer than its monitor's timeout."""
+HEARTBEAT_RECOVERED: Final = "heartbeat.recovered"
+"""An id that was silent has beaten again."""
 
 _log = logging.getLogger(__name__)
 

@@ -48,6 +48,10 @@ class Monitor:
         last = self._last.get(beating)
         return last is not None and now - last <= self.timeout
 
+    def last(self, beating: str) -> float | None:
+        """When the id last beat, in seconds; None if it is not watched."""
+        return self._last.get(beating)
+
     def dead(self, now: float) -> list[str]:
         """The ids that have beaten once but not within the timeout, sorted; the same ones again until forgotten."""
         return sorted(beating for beating in self._last if not self.alive(beating, now))

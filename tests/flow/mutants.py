@@ -138,6 +138,9 @@ MUTANTS: Table = {
         "        last = self._last.get(beating, at)\n",
         "        import time\n\n        at = time.monotonic()\n        last = self._last.get(beating, at)\n",
     ),
+    "H8": Mutant("flow/supervisor.py", "if silent.get(beating) != since:", "if True:"),
+    "H9": Mutant("flow/supervisor.py", "if last is not None and last != since:", "if last != since:"),
+    "H10": Mutant("flow/supervisor.py", "await missed(beating)", "pass"),
     "B1": Mutant("flow/bus.py", "in tuple(self._handlers.values()):", "in reversed(self._handlers.values()):"),
     "B2": Mutant("flow/bus.py", "            except Exception:\n", "            except ZeroDivisionError:\n"),
     "B3": Mutant("flow/bus.py", "            except Exception:\n", "            except BaseException:\n"),
@@ -145,6 +148,11 @@ MUTANTS: Table = {
     "B5": Mutant("flow/bus.py", "if name not in (None, event.name):", "if False:"),
     "B6": Mutant("flow/bus.py", "MappingProxyType(dict(self.data))", "dict(self.data)"),
     "B7": Mutant("flow/bus.py", '"flow.step_completed"', '"flow.step_done"'),
+    "B8": Mutant(
+        "flow/cloudevents.py",
+        "address_text(event.address)\n        if event.address",
+        "now_ms\n        if event.address",
+    ),
     "E1": Mutant("flow/errors.py", "class Cancelled(FlowError):", "class Cancelled(Exception):"),
     "E2": Mutant(
         "flow/errors.py",

@@ -150,4 +150,5 @@ def test_the_names_of_events_stay_as_they_are() -> None:
         "flow.step_completed",
         "machine.move",
         "heartbeat.missed",
+        "heartbeat.recovered",
     }
