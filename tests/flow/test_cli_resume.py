@@ -78,9 +78,12 @@ def test_a_run_that_was_killed_is_completed(tmp_path: Path, job: str) -> None:
 
 def test_a_completed_run_says_so_again(tmp_path: Path) -> None:
     program(tmp_path)
-    first, second = resume(tmp_path, "--json"), resume(tmp_path, "--json")
-    assert first == second
-    assert (json.loads(first[1])["outcome"], first[0]) == ("completed", 0)
+    for _ in range(2):
+        code, out, _ = resume(tmp_path, "--json")
+        events = [json.loads(line) for line in out.splitlines()]
+        assert {event["specversion"] for event in events} == {"1.0"}
+        assert (events[-1]["type"], events[-1]["data"]["outcome"], code) == ("flow.run_ended", "completed", 0)
+    assert [event["type"] for event in events[:-1]] == ["agent.thread_verified"]
     assert "It was completed before; nothing was done." in resume(tmp_path)[1]
 
 
@@ -131,7 +134,7 @@ def test_the_exit_code_tells_how_a_run_stopped(
 ) -> None:
     program(tmp_path, answers, dies=False)
     found, out, err = resume(tmp_path, "--json")
-    said = json.loads(out)
+    said = json.loads(out.splitlines()[-1])["data"]
     assert (found, said["outcome"], said["error"], err) == (code, outcome, error, "")
     found, out, err = resume(tmp_path)
     assert (found, err.startswith("error: "), "\x1b" in out + err) == (code, True, False)

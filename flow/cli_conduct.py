@@ -1,0 +1,165 @@
+"""Conducting a run from a command: what is told meanwhile, and how the command ends."""
+
+import json
+import shlex
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from envelope import EnvelopeError, TrustedKey, TrustStore
+from envelope.show import escape, print_lines, render_verdict, say
+from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
+from flow.cli_threads import export_command, opened_store
+from flow.cloudevents import cloud_event
+from flow.endings import SEALED_AS
+from flow.errors import Cancelled, FlowError
+from flow.heartbeat import Monitor
+from flow.job import Job
+from flow.live import Progress
+from flow.run import Run
+from flow.store import SqliteStore
+from flow.supervisor import supervise
+
+CODES: Final = (
+    "Exit codes: 0 the run is completed; 2 usage, or it cannot go on; 3 it paused, and its thread is open; "
+    "5 its thread is sealed with another outcome; 130 interrupted."
+)
+ENDED: Final = "flow.run_ended"
+"""The last event of `--json`: how the run ended."""
+
+_SEALS: Final[Mapping[type[FlowError], str]] = {**SEALED_AS, Cancelled: "cancelled"}
+_SILENCE: Final = 30.0  # seconds
+
+Go = Callable[[SqliteStore, Bus, Monitor], Awaitable[Run]]
+
+
+def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bool, create: bool = False) -> None:
+    """Run, tell of it, and leave with the exit code that says how it ended.
+
+    Args:
+        job: what is run.
+        name: of its thread.
+        store: the file.
+        go: starts the run, or goes on with it.
+        again: the command that goes on with it later.
+        as_json: print CloudEvents, a line each, and nothing else.
+        create: whether a store that is not there is made.
+    """
+    told: set[str] = set()
+    bus = Bus()
+    bus.subscribe(lambda event: told.add(event.name))
+    try:
+        run = _watched(job, name, bus, lambda: _run(store, create, bus, go), as_json)
+    except EnvelopeError:
+        raise
+    except KeyboardInterrupt:
+        typer.echo(escape(f"Interrupted. What was durable is kept; go on with:\n  {again}"), err=True)
+        raise typer.Exit(130) from None
+    except Exception as error:
+        if isinstance(error, FlowError) and error.thread is None:
+            raise
+        outcome = next((outcome for kind, outcome in _SEALS.items() if isinstance(error, kind)), None)
+        _say_why(name, error, outcome, as_json)
+        if not as_json:
+            say("It can be resumed:" if outcome is None else f"The thread is sealed {outcome}. What an auditor gets:")
+            say(escape(f"  {again if outcome is None else export_command(name, store)}"))
+        raise typer.Exit(3 if outcome is None else 5) from None
+    if as_json:
+        _say_ended(name, outcome="completed", status=run.status)
+        return
+    print_lines(render_verdict(name, run.thread.verify(trust=_trust(job))))
+    been = "Completed" if told - {THREAD_VERIFIED} else "It was completed before; nothing was done. It ended"
+    say(f"{been} in status {escape(run.status)}. What an auditor gets:")
+    say(escape(f"  {export_command(name, store)}"))
+
+
+def _run(store: Path, create: bool, bus: Bus, go: Go) -> Run:
+    """Run beside a supervisor."""
+    monitor = Monitor(_SILENCE)
+    ends: list[Run | Exception] = []
+
+    async def beside() -> None:
+        async with opened_store(store, create) as opened, anyio.create_task_group() as tasks:
+            tasks.start_soon(supervise, monitor, bus)
+            try:
+                ends.append(await go(opened, bus, monitor))
+            except Exception as error:  # which the group would wrap
+                ends.append(error)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(beside)
+    (end,) = ends
+    if isinstance(end, Exception):
+        raise end
+    return end
+
+
+def _watched(job: Job, name: str, bus: Bus, work: Callable[[], Run], as_json: bool) -> Run:
+    """Do the work, and meanwhile show how it goes: as CloudEvents, as a tree on a terminal, else line by line."""
+    screen = Console(stderr=True)
+    if as_json:
+        bus.subscribe(lambda event: say(json.dumps(cloud_event(event, _now()), ensure_ascii=True)))
+    elif screen.is_terminal:
+        names = {job.agent.identity.public_key: job.agent.name, **{peer.key: who for who, peer in job.peers.items()}}
+        names |= {key: who for who, key in job.approvers.items()}
+        progress = Progress(name, job.agent.plan, job.limits, names)
+        bus.subscribe(lambda event: progress.observe(event, _now()))
+        live = Live(console=screen, get_renderable=lambda: progress.tree(_now()), refresh_per_second=4)
+        live.start()
+        try:
+            return work()
+        finally:
+            live.stop()
+    else:
+        bus.subscribe(_tell)
+    return work()
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _tell(event: Event) -> None:
+    data = event.data
+    if event.name == MESSAGE_DELIVERED:
+        say(escape(f"{data['message'].record.id}: delivered"))
+    elif event.name == MESSAGE_ACKED:
+        ruling = data["ruling"].record.ruling if data["ruling"] else "not ruled on"
+        answer = data["ack"].record.answer
+        say(escape(f"{data['message'].record.id}: {data['recipient']} {answer}s, {ruling}"))
+    elif event.name == STEP_COMPLETED:
+        outcome = data["outcome"]
+        say(escape(f"{outcome.step}: {outcome.became}, status {outcome.status}"))
+
+
+def _trust(job: Job) -> TrustStore:
+    """Return the keys that whoever runs the job trusts by that."""
+    agents = {job.agent.identity.public_key: job.agent.name, **{peer.key: who for who, peer in job.peers.items()}}
+    known = {key: TrustedKey(who, "agent") for key, who in agents.items()}
+    return TrustStore({**known, **{key: TrustedKey(who, "human") for who, key in job.approvers.items()}})
+
+
+def _say_why(name: str, error: Exception, outcome: str | None, as_json: bool) -> None:
+    code = error.code if isinstance(error, FlowError) else type(error).__name__
+    notes = getattr(error, "__notes__", [])
+    if as_json:
+        _say_ended(name, outcome=outcome, error=code, text=str(error), notes=notes)
+        return
+    typer.echo(escape(f"error: {error if isinstance(error, FlowError) else f'{code}: {error}'}"), err=True)
+    for note in notes:
+        typer.echo(escape(f"  {note}"), err=True)
+
+
+def _say_ended(name: str, **how: Any) -> None:
+    say(json.dumps(cloud_event(Event(ENDED, {"thread": name, **how}), _now()), ensure_ascii=True))
+
+
+def resume_command(name: str, program: str, store: Path) -> str:
+    """Return the command that goes on with a run."""
+    return f"flow resume {shlex.quote(name)} --with {shlex.quote(program)} --store {shlex.quote(str(store))}"
