@@ -13,7 +13,7 @@ from envelope import Ack, Envelope, Message, Ruling, ThreadVerdict, address_text
 from flow.bus import Event
 from flow.run import Outcome, ThreadCopy
 
-_TOLD_APART_BY = ("step", "source", "target", "beating", "since")
+_TOLD_APART_BY = ("message", "left", "step", "source", "target", "beating", "since")
 
 
 def cloud_event(event: Event, now_ms: int) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def cloud_event(event: Event, now_ms: int) -> dict[str, Any]:
     what = (
         address_text(event.address)
         if event.address
-        else "/".join(str(event.data[name]) for name in _TOLD_APART_BY if name in event.data)
+        else "/".join(_text(event.data[name]) for name in _TOLD_APART_BY if name in event.data)
     )
     return {
         "specversion": "1.0",
@@ -41,6 +41,10 @@ def cloud_event(event: Event, now_ms: int) -> dict[str, Any]:
         "datacontenttype": "application/json",
         "data": {name: _plain(value) for name, value in event.data.items()},
     }
+
+
+def _text(value: Any) -> str:
+    return address_text(value.address) if isinstance(value, Envelope) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,8 @@ of theirs is cut short: what has come is committed, and told.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 
 from envelope import Ack, Envelope, EnvelopeError, Message, PublicKey, Ruling, did_key, open_envelope
-from flow.bus import MESSAGE_ACKED, Bus, Event
+from flow.bus import ACK_DUE, MESSAGE_ACKED, Bus, Event
 from flow.clock import Clock
 from flow.errors import Escalated, FlowError, NoRecipient, StoreError
 from flow.journal import Journal
@@ -27,6 +28,7 @@ from flow.progress import Answer, is_confirmed
 _log = logging.getLogger(__name__)
 
 _PAUSES: Final = (0.1, 0.5, 2.0, 10.0, 30.0)
+_REMINDERS: Final = (0.5, 0.9)
 _MAY_ACK: Final = frozenset(("moderator", "member", "approver"))
 
 T = TypeVar("T")
@@ -107,13 +109,14 @@ class Gate:
         asking = unit.asking = [_Asking(unit, ask) for ask in asks]
         first, *others = [task for one in asking for task in one.tasks()]
         unit.alone = not others
-        if unit.alone:
-            await first()
-        else:
-            async with anyio.create_task_group() as group:
-                for other in others:
-                    group.start_soon(other)
+        async with _reminding(asking):
+            if unit.alone:
                 await first()
+            else:
+                async with anyio.create_task_group() as group:
+                    for other in others:
+                        group.start_soon(other)
+                    await first()
         if unit.stop is not None:
             raise unit.stop
         for one in asking:
@@ -189,6 +192,23 @@ class _Asking:
             return [partial(self._guarded, "", partial(self._approval, self._ask.escalation))]
         peers = self._ask.peers.items()
         return [partial(self._guarded, name, partial(self._rounds, name, peer)) for name, peer in peers]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether there is an end to the time for acknowledgements."""
+        return self._until is not None
+
+    async def remind(self) -> None:
+        """Tell who is not confirmed yet when much of the time is over (rule R63)."""
+        assert self._ask.timeout is not None
+        assert self._until is not None
+        clock, journal = self._gate.clock, self._gate.journal
+        for part in _REMINDERS:
+            await clock.sleep(self._until - clock.monotonic() - self._ask.timeout * (1 - part))
+            if self._owing and not self._unit.over:
+                left = self._until - clock.monotonic()
+                data = {"thread": journal.name, "message": self._message, "waiting": sorted(self._owing), "left": left}
+                await self._gate.bus.emit(Event(ACK_DUE, data))
 
     async def look_for_the_silent(self) -> None:
         """Find out whether those who did not answer can still do so."""
@@ -377,6 +397,20 @@ class _Asking:
             last = self._unit.incomplete == 1
             await self._gate.journal.receive(rulings, self._unit.confirmed if last else None)
             self._completed()
+
+
+@asynccontextmanager
+async def _reminding(asking: Sequence[_Asking]) -> AsyncIterator[None]:
+    """Remind of what is asked for, as long as the body waits for it."""
+    timed = [one for one in asking if one.is_timed]
+    if not timed:
+        yield
+        return
+    async with anyio.create_task_group() as group:
+        for one in timed:
+            group.start_soon(one.remind)
+        yield
+        group.cancel_scope.cancel()
 
 
 class _Over(Exception):

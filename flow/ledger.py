@@ -1,11 +1,13 @@
 """What became of the steps of a run, and telling the bus of it, of each thing once it is durable."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
 from envelope import Ack, Envelope, Message, PublicKey, did_key
-from flow.bus import MACHINE_MOVE, MESSAGE_DELIVERED, STEP_COMPLETED, Bus, Event
+from flow.budget import Limits
+from flow.bus import BUDGET_LOW, MACHINE_MOVE, MESSAGE_DELIVERED, STEP_COMPLETED, Bus, Event
 from flow.endings import Settlements
 from flow.machine import Failure
 from flow.progress import Entry, History, Path
@@ -25,6 +27,7 @@ class Ledger:
         self._bus = bus
         self._thread = thread
         self._said: dict[bytes, tuple[Path, Envelope[Message]]] = {}
+        self._is_low = False
         self._acks: dict[bytes, Mapping[str, Envelope[Ack]]] = {}
 
     def said(self, path: Path, message: Envelope[Message]) -> None:
@@ -89,6 +92,12 @@ class Ledger:
     async def _tell_move(self, path: Path, move: Sequence[str], target: str | None) -> None:
         source, trigger = move
         await self.emit(MACHINE_MOVE, None, step=joined(path), source=source, trigger=trigger, target=target)
+
+    async def budget_low(self, limits: Limits, used_bytes: int, used_messages: int) -> None:
+        """Tell once that the run has come into the margin of its limits."""
+        if not self._is_low:
+            self._is_low = True
+            await self.emit(BUDGET_LOW, None, limits=asdict(limits), bytes=used_bytes, messages=used_messages)
 
     async def delivered(self, message: Envelope[Message]) -> None:
         """Tell of a message."""

@@ -190,6 +190,9 @@ class Performer:
         for path, message in zip(turn.paths, turn.messages, strict=True):
             self.ledger.said(path, message)
             await self.ledger.delivered(message)
+        thread = self.journal.thread
+        if self.cast.limits.is_low(thread.used_bytes, thread.used_messages):
+            await self.ledger.budget_low(self.cast.limits, thread.used_bytes, thread.used_messages)
 
     def _message(self, step: Step, path: Path, draft: Draft, intent: str) -> dict[str, Any]:
         number, message_id = 1, step.id

@@ -118,6 +118,7 @@ MUTANTS: Table = {
         "0 < self.max_bytes <= used_bytes + more_bytes",
     ),
     "L3": Mutant("flow/budget.py", "return {name: cap for name, cap in caps.items() if cap}", "return caps"),
+    "L4": Mutant("flow/ledger.py", "if not self._is_low:", "if True:"),
     "C1": Mutant(
         "flow/pulse.py", "await self._clock.sleep(monitor.timeout / 3)", "await anyio.sleep(monitor.timeout / 3)"
     ),
@@ -365,6 +366,7 @@ MUTANTS: Table = {
     "R43": Mutant("flow/endings.py", 'f"{one.message.record.id}#escalate"', 'f"{one.message.record.id}#escalated"'),
     "R44": Mutant("flow/endings.py", 'error.add_note("the run has no approvers', 'str("the run has no approvers'),
     "R45": Mutant("flow/endings.py", "if self.journal.thread.is_declined(one.message.address):", "if False:"),
+    "R63": Mutant("flow/gate.py", "_REMINDERS: Final = (0.5, 0.9)", "_REMINDERS: Final = (0.5,)"),
     "S1": Mutant(
         "flow/gate.py",
         "        async with unit.committing:\n            last = confirms",

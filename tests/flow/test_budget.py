@@ -62,3 +62,29 @@ def test_zero_is_no_cap() -> None:
 )
 def test_a_cap_is_written_down_only_if_there_is_one(limits: Limits, written: dict[str, int]) -> None:
     assert limits.document() == written
+
+
+@pytest.mark.rule("L4")
+@pytest.mark.parametrize("margin", [-1, 100, 1.0, True, None])
+def test_a_margin_that_is_no_percentage_below_a_hundred_is_refused(margin: Any) -> None:
+    with pytest.raises(BudgetError, match="margin"):
+        Limits(max_bytes=10, margin=margin)
+
+
+@pytest.mark.rule("L4")
+@pytest.mark.parametrize(
+    ("used_bytes", "used_messages", "low"), [(800, 8, False), (801, 0, True), (0, 9, True), (2000, 0, True)]
+)
+def test_the_margin_begins_above_the_rest_of_a_cap(used_bytes: int, used_messages: int, low: bool) -> None:
+    assert Limits(max_bytes=1000, max_messages=10, margin=20).is_low(used_bytes, used_messages) is low
+
+
+@pytest.mark.rule("L4")
+def test_without_a_margin_or_a_cap_nothing_is_low() -> None:
+    assert not Limits(max_bytes=10).is_low(10, 10)
+    assert not Limits(margin=50).is_low(10**9, 10**9)
+
+
+@pytest.mark.rule("L4")
+def test_a_margin_stands_in_no_document() -> None:
+    assert Limits(max_bytes=10, margin=50).document() == {"bytes": 10}

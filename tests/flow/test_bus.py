@@ -149,6 +149,8 @@ def test_the_names_of_events_stay_as_they_are() -> None:
         "agent.thread_verified",
         "flow.step_completed",
         "machine.move",
+        "agent.ack_due",
+        "budget.low",
         "heartbeat.missed",
         "heartbeat.recovered",
     }

@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from envelope import Ack, Blob, Message, Ruling, open_envelope, sign_record
-from flow import AckTimeout, Confirm, Correct, Declined, Delivery, FlowError, Rejected, Step
-from flow.bus import MESSAGE_ACKED
+from flow import AckTimeout, Confirm, Correct, Declined, Delivery, FlowError, Panel, Rejected, Step
+from flow.bus import ACK_DUE, MESSAGE_ACKED
 from flow.testing import ScriptedPeer, Twisted, Wait
 from tests.flow.stage import (
     ANNA,
@@ -674,3 +674,38 @@ async def test_of_two_acks_the_one_in_the_thread_is_judged() -> None:
     assert await stage.told() == [
         "open", "request s", "anna accepts", "correct", "anna accepts", "confirm", "seal completed",
     ]  # fmt: skip
+
+
+# Reminders
+
+
+def reminders(stage: Stage) -> list[tuple[list[str], float]]:
+    return [(event.data["waiting"], event.data["left"]) for event in stage.bus.named(ACK_DUE)]
+
+
+@pytest.mark.rule("R63")
+async def test_who_is_not_confirmed_is_told_at_half_and_at_nine_tenths_of_the_time() -> None:
+    stage = Stage(asking(ack_timeout=100), anna=[Wait(70), "late"], ben=[Wait(200)])
+    await stage.over_time(lambda: stage.fails(AckTimeout))
+    assert reminders(stage) == [(["anna", "ben"], 50), (["ben"], pytest.approx(10))]
+
+
+@pytest.mark.rule("R63")
+async def test_nobody_is_reminded_of_what_is_confirmed_or_has_no_end() -> None:
+    for step in (asking(ack_timeout=100), asking()):
+        stage = Stage(step, anna=[Wait(40), "soon"], ben=[Wait(45), "soon"])
+        await stage.over_time(stage.run)
+        assert (reminders(stage), stage.clock.monotonic()) == ([], 45)
+
+
+@pytest.mark.rule("R63")
+async def test_each_message_of_a_panel_is_reminded_of_by_itself() -> None:
+    steps = [Step(name, target="b", payload="do it", to=[name], ack_timeout=10) for name in ("anna", "ben")]
+    stage = Stage(*steps, panels=[Panel(["anna", "ben"], first)], anna=[Wait(6), "well"])
+    await stage.over_time(stage.run)
+    (event,) = stage.bus.named(ACK_DUE)
+    assert (event.data["message"].record.id, event.data["waiting"]) == ("anna", ["anna"])
+
+
+def first(record: Any, records: Any) -> Any:
+    return records[0]

@@ -30,7 +30,7 @@ from flow import (
     StepFailed,
     Transition,
 )
-from flow.bus import MACHINE_MOVE, MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Event
+from flow.bus import BUDGET_LOW, MACHINE_MOVE, MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Event
 from flow.document import document
 from flow.testing import ScriptedPeer, Wait
 from tests.flow.stage import (
@@ -293,7 +293,7 @@ async def test_the_budget_counts_bytes_of_utf8_and_all_steps_together() -> None:
     assert_ended(error.thread, "over_budget")
     assert opened(error.thread.records, "seal")[0].reason == (
         "step 'to-c' would say 6 bytes more in 1 messages; said so far: 6 bytes in 1 messages; the limits are "
-        "Limits(max_bytes=11, max_messages=0)"
+        "Limits(max_bytes=11, max_messages=0, margin=0)"
     )
 
 
@@ -469,6 +469,22 @@ async def test_a_handler_can_verify_all_that_it_is_told_of() -> None:
     stage.bus.subscribe(check)
     await stage.run()
     assert len(checked) == len(stage.bus.events)
+
+
+# The margin of the limits
+
+
+@pytest.mark.rule("L4")
+async def test_what_comes_into_the_margin_is_told_once_after_it_is_durable() -> None:
+    stage = Stage(*on_the_way(3), limits=Limits(max_messages=3, margin=50))
+    told: list[tuple[int, Any]] = []
+
+    async def look(event: Event) -> None:
+        told.append((len(opened(await stage.records(), "message")), event.data["messages"]))
+
+    stage.bus.subscribe(look, BUDGET_LOW)
+    await stage.run()
+    assert told == [(2, 2)]
 
 
 # Beats
