@@ -8,7 +8,7 @@ of theirs is cut short: what has come is committed, and told.
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
@@ -109,6 +109,8 @@ class Gate:
         asking = unit.asking = [_Asking(unit, ask) for ask in asks]
         first, *others = [task for one in asking for task in one.tasks()]
         unit.alone = not others
+        if others:
+            unit.committing = anyio.Lock(fast_acquire=True)
         async with _reminding(asking):
             if unit.alone:
                 await first()
@@ -142,7 +144,7 @@ class _Unit:
         self.asking: Sequence[_Asking] = ()
         self.incomplete = 0
         self.alone = False  # then nothing but time ends a wait
-        self.committing = anyio.Lock(fast_acquire=True)
+        self.committing: AbstractAsyncContextManager[Any] = nullcontext()  # a lock, where several may commit
         self.stop: BaseException | None = None
         self.over = False
         self._waits: set[anyio.CancelScope] = set()

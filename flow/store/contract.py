@@ -53,6 +53,15 @@ class State(NamedTuple):
     data: bytes
 
 
+def may_hold_up(at: Head, records: Sequence[bytes]) -> bool:
+    """Whether a store whose commits wait for nothing lets others go on before this one.
+
+    That is about once a step, and always at the same places: a run whose order depended on how many commits came before
+    would not be the same when it is resumed (rule D13).
+    """
+    return bool(records) and not at.standing
+
+
 class ThreadStore(Protocol):
     """Threads by name (rules S1 to S4, S6 to S8, S10 to S13).
 

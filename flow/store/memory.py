@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from anyio.lowlevel import checkpoint
+
 from envelope import EnvelopeError, Thread, address, open_envelope
 from flow.store import refusals
-from flow.store.contract import IMPORTED, Head, State
-from flow.store.turns import take_turn
+from flow.store.contract import IMPORTED, Head, State, may_hold_up
 
 _Place = tuple[bytes, int, int]
 _Content = tuple[tuple[bytes, ...], bytes | None]
@@ -73,7 +74,8 @@ class MemoryStore:
         return self._stored(name).head
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
-        await take_turn(at, records)
+        if may_hold_up(at, records):
+            await checkpoint()
         stored = self._stored(name)
         content = (tuple(records), state)
         if at != stored.head:

@@ -14,15 +14,14 @@ from typing import Final, Self, TypeVar
 
 import anyio
 from anyio import to_thread
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import RunVar, checkpoint, checkpoint_if_cancelled
 
 from envelope import address
 from flow.errors import StoreError
 from flow.store import refusals
 from flow.store.commits import Standing, catch_up, find_made, last, read_first, read_records, read_states, write
-from flow.store.contract import IMPORTED, Head, State
+from flow.store.contract import IMPORTED, Head, State, may_hold_up
 from flow.store.database import Busy, Database
-from flow.store.turns import take_turn
 
 T = TypeVar("T")
 
@@ -78,7 +77,7 @@ class SqliteStore:
         return await self._do(lambda connection: self._standing(connection, name).head)
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
-        await take_turn(at, records)
+        await (checkpoint() if may_hold_up(at, records) else checkpoint_if_cancelled())
         if len(records) <= _FEW:
             try:
                 with self._database.use(wait=False) as connection:

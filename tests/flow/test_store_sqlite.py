@@ -225,7 +225,10 @@ def statements_of(store: SqliteStore) -> Iterator[list[str]]:
 
 
 @pytest.mark.rule("S7")
-async def test_a_commit_asks_as_little_for_a_long_thread_as_for_a_short_one(tmp_path: Path) -> None:
+async def test_a_commit_asks_as_little_for_a_long_thread_as_for_a_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flow.store.database._QUICK", 1000.0)  # so that all commits are made in one thread
     path = tmp_path / "threads.db"
     for messages in (0, 30):
         path.unlink(missing_ok=True)
