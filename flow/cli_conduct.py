@@ -59,7 +59,8 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
     except EnvelopeError:
         raise
     except KeyboardInterrupt:
-        typer.echo(escape(f"Interrupted. What was durable is kept; go on with:\n  {again}"), err=True)
+        typer.echo("Interrupted. What was durable is kept; go on with:", err=True)
+        typer.echo(escape(f"  {again}"), err=True)
         raise typer.Exit(130) from None
     except Exception as error:
         if isinstance(error, FlowError) and error.thread is None:
