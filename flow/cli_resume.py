@@ -14,7 +14,7 @@ from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VE
 from flow.cli_program import find_job
 from flow.cli_threads import STORE, StoreOption, export_command, opened_store
 from flow.endings import SEALED_AS
-from flow.errors import Cancelled, FlowError
+from flow.errors import Cancelled, Escalated, FlowError
 from flow.run import Run
 
 RESUME_CODES: Final = (
@@ -71,6 +71,8 @@ def resume(
         _say_why(name, error, outcome, as_json)
         if not as_json:
             say("It can be resumed:" if outcome is None else f"The thread is sealed {outcome}. What an auditor gets:")
+            if isinstance(error, Escalated):
+                say(escape(f"  flow approvals --store {shlex.quote(str(store))}   # what waits for a person, first"))
             say(escape(f"  {again if outcome is None else export_command(name, store)}"))
         raise typer.Exit(3 if outcome is None else 5) from None
     _report(as_json, name=name, status=run.status, outcome="completed", thread=address_text(run.thread.address))
