@@ -11,8 +11,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from envelope import Identity, address_text, did_key
-from envelope.records import Blob
+from envelope import Blob, Envelope, Identity, Message, address_text, did_key
 from envelope.show import escape, print_lines, quoted, say, terminal_width, utc
 from envelope.unlock import unlock
 from flow import approvals as waiting
@@ -294,9 +293,33 @@ def _as_json(question: Question, found: list[Evidence]) -> dict[str, Any]:
     }
 
 
-def _message_json(envelope: Any) -> dict[str, Any]:
-    record = envelope.record
-    return {"address": address_text(envelope.address), "by": did_key(envelope.signer), **_plain(dict(record))}
+def _message_json(envelope: Envelope[Message]) -> dict[str, Any]:
+    record, provenance = envelope.record, envelope.record.provenance
+    fields: dict[str, Any] = {
+        "address": address_text(envelope.address),
+        "by": did_key(envelope.signer),
+        "sent_at": record.sent_at,
+        "id": record.id,
+        "step": record.step,
+        "intent": record.intent,
+        "epistemic": record.epistemic,
+        "media_type": record.media_type or "text/plain",
+        "payload": _plain(record.payload),
+        "room": record.room,
+        "capability": record.capability,
+        "confidence": record.confidence,
+        "max_hops": record.max_hops,
+        "cost_budget": record.cost_budget,
+        "context": [address_text(address) for address in record.context or ()],
+        "ext": _plain(record.ext),
+    }
+    if provenance is not None:
+        fields["provenance"] = {
+            "source": provenance.source,
+            "chain": [did_key(key) for key in provenance.chain or ()],
+            "evidence": [address_text(address) for address in provenance.evidence or ()],
+        }
+    return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
 def _asked_json(one: Asked) -> dict[str, Any]:
@@ -312,11 +335,11 @@ def _asked_json(one: Asked) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a record as JSON takes it: bytes as hex, absent fields left out."""
+    """Return a content, or the value of an ext, as JSON takes it: bytes as hex."""
+    if isinstance(value, Blob):
+        return {"address": address_text(value.address), "bytes": value.bytes}
     if isinstance(value, bytes):
         return value.hex()
-    if hasattr(value, "items"):
-        return {name: _plain(item) for name, item in value.items() if item is not None}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return _plain(dict(value)) if hasattr(value, "model_fields") else value
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
