@@ -1,4 +1,4 @@
-"""What waits for a person in a store, and the person's answer: one signed ack of one escalation (rules H1 to H5).
+"""What waits for a person in a store, and the person's answer: one signed ack of one escalation (rules W1 to W5).
 
 A question is an escalation, with the exact message that it is about. An answer is a receipt of that escalation, which
 replies to that one message: it fits no other. What follows from the answers is the run's, when it is resumed (D10).
@@ -136,7 +136,7 @@ def questions_of(stored: Stored) -> list[Question]:
 
 
 def match(questions: Sequence[Question], text: str) -> Question:
-    """Return the one question whose message or escalation has an address (rule H4).
+    """Return the one question whose message or escalation has an address (rule W4).
 
     Args:
         questions: of a store.
@@ -172,7 +172,7 @@ def match(questions: Sequence[Question], text: str) -> Question:
 
 
 def check(question: Question, key: PublicKey) -> Asked:
-    """Return the approver that a key is, if an answer of it is taken (rule H2).
+    """Return the approver that a key is, if an answer of it is taken (rule W2).
 
     Raises:
         FlowError: `approval.over`, `approval.stranger`, `approval.left`, `approval.answered`.
@@ -210,7 +210,7 @@ async def answer(
     text: str,
     clock: Clock | None = None,
 ) -> Question:
-    """Sign one ack of an escalation, and append it; nothing else (rules H2 and H3).
+    """Sign one ack of an escalation, and append it; nothing else (rules W2 and W3).
 
     Args:
         store: that has the thread.
@@ -258,7 +258,7 @@ async def answer(
 
 
 def files_by_address(paths: Iterable[Path]) -> Mapping[bytes, Path]:
-    """Return the files among `paths`, and below the folders among them, by the BLAKE3 address of their bytes (rule H5).
+    """Return the files among `paths`, and below the folders among them, by the BLAKE3 address of their bytes (rule W5).
 
     Raises:
         FlowError: `approval.evidence`, there is no such file or folder, or it cannot be read.

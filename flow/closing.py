@@ -1,4 +1,4 @@
-"""Giving up a run for good: its thread is sealed `cancelled` by whoever may, with all that stands and is owed (H6)."""
+"""Giving up a run for good: its thread is sealed `cancelled` by whoever may, with all that stands and is owed (W6)."""
 
 from typing import Any, Final
 

@@ -208,7 +208,7 @@ class Runner:
         return kind(last.text or "") if kind is not None else None
 
     def _closed(self, entries: Sequence[Entry], reason: object) -> Cancelled:
-        """Stand where the run was when its owner gave it up; return what it ended with (rule H7)."""
+        """Stand where the run was when its owner gave it up; return what it ended with (rule W7)."""
         for one in entries:
             if one.phase == "done" and one.outcome == "succeeded" and all(len(path) == 1 for path in one.at):
                 self._here.load(one)

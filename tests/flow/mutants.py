@@ -434,4 +434,13 @@ MUTANTS: Table = {
         "flow/progress.py", "                trace.rounds[one.round] = bool(one.again)\n", "                pass\n"
     ),
     "D14": Mutant("flow/runner.py", "        evidence.check(self._history, self._plan, self._machine.initial)\n", ""),
+    "W1": Mutant(
+        "flow/approvals.py", "elif (became := self._became.get(escalation.address)) is not None:", "elif False:"
+    ),
+    "W2": Mutant("flow/approvals.py", "    if not who.owes:\n", "    if False:\n"),
+    "W3": Mutant("flow/approvals.py", '_AGAIN: Final = ("store.conflict", "store.in_doubt")', "_AGAIN: Final = ()"),
+    "W4": Mutant("flow/approvals.py", "if len(matching) > 1:", "if False:"),
+    "W5": Mutant("flow/approvals.py", "files.get(address)) for what", "next(iter(files.values()), None)) for what"),
+    "W6": Mutant("flow/closing.py", "_owed(stored) if identity.public_key == stored.thread.owner else []", "[]"),
+    "W7": Mutant("flow/runner.py", 'if seal.record.outcome == "cancelled" and', "if False and"),
 }
