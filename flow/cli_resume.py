@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from envelope import EnvelopeError, address_text, parse_address
+from envelope import EnvelopeError, address_text, open_envelope, parse_address
+from envelope.cose import split
 from envelope.show import escape, say
 from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
 from flow.cli_program import find_job
@@ -71,7 +72,7 @@ def resume(
         _say_why(name, error, outcome, as_json)
         if not as_json:
             say("It can be resumed:" if outcome is None else f"The thread is sealed {outcome}. What an auditor gets:")
-            if isinstance(error, Escalated):
+            if _asks_a_person(error):
                 say(escape(f"  flow approvals --store {shlex.quote(str(store))}   # what waits for a person, first"))
             say(escape(f"  {again if outcome is None else export_command(name, store)}"))
         raise typer.Exit(3 if outcome is None else 5) from None
@@ -84,6 +85,14 @@ def resume(
 
 def _sealed_as(error: Exception) -> str | None:
     return next((outcome for kind, outcome in _SEALS.items() if isinstance(error, kind)), None)
+
+
+def _asks_a_person(error: Exception) -> bool:
+    """Whether a run paused because an approver is to answer, and was asked to."""
+    if not isinstance(error, Escalated) or error.thread is None:
+        return False
+    messages = [open_envelope(raw) for raw in error.thread.records if split(raw).kind == "message"]
+    return any(message.record.intent == "escalate" for message in messages)
 
 
 def _say_why(name: str, error: Exception, outcome: str | None, as_json: bool) -> None:

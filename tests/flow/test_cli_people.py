@@ -144,7 +144,8 @@ def test_all_of_several_approvers_must_accept_and_a_passphrase_opens_a_key(folde
     message = escalate(folder, approvers="ada gil")
     done = flow(folder, "approve", message[:11], "--key", "ada.pem", "--yes")
     assert (done.returncode, "Still to answer: gil" in done.stdout) == (0, True)
-    assert flow(folder, "resume", "t", "--with", "release:job").returncode == 3
+    paused = flow(folder, "resume", "t", "--with", "release:job")
+    assert (paused.returncode, "flow approvals --store threads.db" in paused.stdout) == (3, True)
     arguments = ("approve", message, "--key", "gil.pem", "--yes")
     for passphrase in (None, "open says me"):
         wrong = flow(folder, *arguments, passphrase=passphrase)
