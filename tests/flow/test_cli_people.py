@@ -155,6 +155,21 @@ def test_all_of_several_approvers_must_accept_and_a_passphrase_opens_a_key(folde
     assert flow(folder, "resume", "t", "--with", "release:job").returncode == 0
 
 
+@pytest.mark.rule("W3")
+def test_people_who_answer_at_the_same_time_both_have_answered(folder: Path) -> None:
+    message = escalate(folder, approvers="ada gil")
+    GIL.save(folder / "open.pem")
+    command = [sys.executable, "-m", "flow", "approve", message, "--yes", "--key"]
+    both = [
+        subprocess.Popen([*command, key], cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True)
+        for key in ("ada.pem", "open.pem")
+    ]
+    said = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("All approvers have accepted." in text for text in said) >= 1
+    assert flow(folder, "resume", "t", "--with", "release:job").returncode == 0
+
+
 @pytest.mark.rule("W2")
 def test_what_a_person_refuses_ends_as_rejected(folder: Path) -> None:
     message = escalate(folder, approvers="ada gil")
