@@ -19,9 +19,20 @@ from envelope.cose import Envelope, address_text, parse_address
 from envelope.errors import EnvelopeError
 from envelope.keys import Identity, did_key, parse_did
 from envelope.records import CardBody
-from envelope.show import Timeline, escape, print_lines, quoted, render_verdict, say, say_anything, terminal_width
+from envelope.show import (
+    Timeline,
+    escape,
+    print_lines,
+    quoted,
+    render_thread,
+    render_verdict,
+    say,
+    say_anything,
+    terminal_width,
+)
 from envelope.threadfile import file_address, write_records
 from envelope.trust import TrustStore
+from envelope.unlock import ask_passphrase, unlock
 from envelope.verdict import ThreadVerdict
 
 app = typer.Typer(
@@ -54,7 +65,7 @@ def keygen(
 ) -> None:
     """Make an Ed25519 key file that only you can read, and print its did:key."""
     identity = Identity.generate()
-    identity.save(path, _passphrase(confirm=True) if encrypt else None)
+    identity.save(path, ask_passphrase(confirm=True) if encrypt else None)
     _say({"did": identity.did, "path": str(path)}, identity.did, as_json)
 
 
@@ -73,7 +84,7 @@ def card_new(
 
     The passphrase of an encrypted key is taken from ENVELOPE_PASSPHRASE, or asked for.
     """
-    identity = _identity(key)
+    identity = unlock(key)
     about = None if subject is None else parse_did(subject)
     card = Card.issue(identity, name=name, capabilities=capability, key=about, description=description)
     write_records(out, [card.raw], replace=False)
@@ -149,18 +160,7 @@ def show(
     store = TrustStore.load(trust) if trust else None
     timeline = Timeline(store, terminal_width())
     verdict = _verify(path, store, observe=timeline.observe)
-    print_lines(render_verdict(str(path), verdict))
-    print_lines([Text()])
-    print_lines(timeline.render())
-    if verdict.integrity != "valid":
-        print_lines(
-            [
-                Text(
-                    f"   …  from record {verdict.findings[0].index} on nothing verified, so nothing is shown",
-                    "bold red",
-                )
-            ]
-        )
+    print_lines(render_thread(str(path), verdict, timeline))
     raise typer.Exit(verdict.exit_code)
 
 
@@ -267,28 +267,6 @@ def _card_lines(envelope: Envelope[Any], store: TrustStore | None) -> Iterable[T
             yield from quoted(value, "    ", terminal_width())
         else:
             yield Text(f"  {name:<13} {escape(str(value))}")
-
-
-def _identity(key: Path) -> Identity:
-    try:
-        return Identity.load(key)
-    except EnvelopeError as error:
-        if error.code != "key.passphrase":
-            raise
-    return Identity.load(key, _passphrase())
-
-
-def _passphrase(*, confirm: bool = False) -> str:
-    given = os.environ.get("ENVELOPE_PASSPHRASE")
-    if given is not None:
-        return given
-    try:
-        text: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
-    except typer.Abort:
-        raise EnvelopeError(
-            "key.passphrase", "none was given: type it in a terminal, or set ENVELOPE_PASSPHRASE"
-        ) from None
-    return text
 
 
 def _say(data: dict[str, Any], text: str, as_json: bool) -> None:

@@ -232,6 +232,16 @@ def render_verdict(label: str, verdict: ThreadVerdict) -> Iterator[Text]:
         yield Text(f"  {verdict.omitted} more findings are not shown")
 
 
+def render_thread(label: str, verdict: ThreadVerdict, timeline: Timeline) -> Iterator[Text]:
+    """Yield a thread for a person: the verdict, then the timeline of what verified."""
+    yield from render_verdict(label, verdict)
+    yield Text()
+    yield from timeline.render()
+    if verdict.integrity != "valid":
+        where = f"from record {verdict.findings[0].index} on"
+        yield Text(f"   …  {where} nothing verified, so nothing is shown", "bold red")
+
+
 def say_anything() -> None:
     """Have the standard streams write what their encoding cannot hold as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
@@ -286,14 +296,15 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
     yield Text(f"            {finding.advice}", "dim")
 
 
-def quoted(text: str, margin: str, width: int | None) -> Iterator[Text]:
-    """Yield free text, escaped and wrapped to `width`, each line behind the margin and a bar."""
+def quoted(text: str, margin: str, width: int | None, *, whole: bool = False) -> Iterator[Text]:
+    """Yield free text, escaped and wrapped to `width`, each line behind the margin and a bar; cut, unless `whole`."""
     room = None if width is None else max(width - len(margin) - 2, 8)
-    for line in text[:_LONGEST_TEXT].split("\n"):
+    longest = len(text) if whole else _LONGEST_TEXT
+    for line in text[:longest].split("\n"):
         for piece in [escape(line)] if room is None else chop_cells(escape(line), room) or [""]:
             yield Text(f"{margin}┃ {piece}")
-    if len(text) > _LONGEST_TEXT:
-        yield Text(f"{margin}… {len(text) - _LONGEST_TEXT} characters more")
+    if len(text) > longest:
+        yield Text(f"{margin}… {len(text) - longest} characters more")
 
 
 def _settlement(settled: Settled) -> str:

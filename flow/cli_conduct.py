@@ -12,13 +12,14 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from envelope import EnvelopeError, TrustedKey, TrustStore
+from envelope import EnvelopeError, TrustedKey, TrustStore, open_envelope
+from envelope.cose import split
 from envelope.show import escape, print_lines, render_verdict, say
 from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
 from flow.cli_threads import export_command, opened_store
 from flow.cloudevents import cloud_event
 from flow.endings import SEALED_AS
-from flow.errors import Cancelled, FlowError
+from flow.errors import Cancelled, Escalated, FlowError
 from flow.heartbeat import Monitor
 from flow.job import Job
 from flow.live import Progress
@@ -69,6 +70,8 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
         _say_why(name, error, outcome, as_json)
         if not as_json:
             say("It can be resumed:" if outcome is None else f"The thread is sealed {outcome}. What an auditor gets:")
+            if _asks_a_person(error):
+                say(escape(f"  flow approvals --store {shlex.quote(str(store))}   # what waits for a person, first"))
             say(escape(f"  {again if outcome is None else export_command(name, store)}"))
         raise typer.Exit(3 if outcome is None else 5) from None
     if as_json:
@@ -78,6 +81,14 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
     been = "Completed" if told - {THREAD_VERIFIED} else "It was completed before; nothing was done. It ended"
     say(f"{been} in status {escape(run.status)}. What an auditor gets:")
     say(escape(f"  {export_command(name, store)}"))
+
+
+def _asks_a_person(error: Exception) -> bool:
+    """Whether a run paused because an approver is to answer, and was asked to."""
+    if not isinstance(error, Escalated) or error.thread is None:
+        return False
+    messages = [open_envelope(raw) for raw in error.thread.records if split(raw).kind == "message"]
+    return any(message.record.intent == "escalate" for message in messages)
 
 
 def _run(store: Path, create: bool, bus: Bus, go: Go) -> Run:

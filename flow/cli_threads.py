@@ -13,9 +13,9 @@ import anyio
 import typer
 from rich.text import Text
 
-from envelope import EnvelopeError, address_text, open_envelope, verify_file
+from envelope import EnvelopeError, TrustStore, Verifier, address_text, open_envelope, verify_file
 from envelope.cose import split
-from envelope.show import escape, print_lines, say, short, utc
+from envelope.show import Timeline, escape, print_lines, render_thread, say, short, terminal_width, utc
 from envelope.threadfile import read_records, write_records
 from flow.errors import FlowError, StoreError
 from flow.store import SqliteStore
@@ -26,6 +26,10 @@ StoreOption = Annotated[Path, typer.Option("--store", help="The store's file.")]
 
 STORE = Path("threads.db")
 _TRUST = Path("trust.toml")
+SHOW_CODES = (
+    "Exit codes: 0 verified, completed and trusted; 1 invalid or unverifiable; 2 usage, or unreadable; 3 incomplete; "
+    "4 a signer is not trusted; 5 verified, but sealed with another outcome, or with an open request of another member."
+)
 IMPORT_CODES = "Exit codes: 0 done; 1 the thread in the file is not valid; 2 usage, unreadable, or refused."
 
 _RECEIPTS = ("ack", "ruling")
@@ -120,6 +124,22 @@ def export(
     write_records(out, records, replace=force)
     say(escape(f"{len(records)} records, {sum(map(len, records))} bytes, written to {out}. Verify them:"))
     say(f"  {verify_command(out, _TRUST if _TRUST.exists() else None)}")
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="The thread's name in the store.")],
+    store: StoreOption = STORE,
+    trust: Annotated[Path | None, typer.Option("--trust", help="A trust.toml that names the keys you trust.")] = None,
+) -> None:
+    """Show a stored thread as a timeline, with the verdict on top, as `envelope show` does of an exported one."""
+    known = TrustStore.load(trust) if trust else None
+    timeline = Timeline(known, terminal_width())
+    verifier = Verifier(trust=known, observe=timeline.observe)
+    for raw in _in_store(store, lambda opened: opened.read(name)):
+        verifier.feed(raw)
+    verdict = verifier.finish()
+    print_lines(render_thread(name, verdict, timeline))
+    raise typer.Exit(verdict.exit_code)
 
 
 def import_(

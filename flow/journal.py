@@ -19,7 +19,6 @@ from envelope import (
     PublicKey,
     Settle,
     Thread,
-    Verifier,
     did_key,
     open_envelope,
     sign_record,
@@ -28,6 +27,7 @@ from envelope.records import Record
 from flow.clock import Clock
 from flow.errors import FlowError, StoreError, Superseded
 from flow.store import Head, State, ThreadStore
+from flow.stored import read_verified
 
 _MOST_STANDING: Final = 4096
 _MOST_OWED: Final = 512
@@ -81,39 +81,17 @@ class Journal:
                 the record that was seen, or less than its private state knows of.
             FlowError: `run.key`, the thread is another key's.
         """
-        self._head = await self._store.head(self.name)
-        while True:
-            records = await self._store.read(self.name)
-            states = await self._store.states(self.name)
-            before, self._head = self._head, await self._store.head(self.name)
-            if self._head == before:
-                break
-        envelopes: list[Envelope[Any]] = []
-        verifier = Verifier(trust=None, now=self._clock.now_ms(), tip=seen, observe=lambda e, *_: envelopes.append(e))
-        for raw in records:
-            verifier.feed(raw)
-        verdict = verifier.finish()
-        if verdict.integrity != "valid":
-            raise StoreError(
-                f"the stored thread {self.name!r} does not verify, and is left alone: {verdict}", code="store.invalid"
-            )
-        known = {envelope.address for envelope in envelopes}
-        if verdict.completeness == "truncated" or any(state.tip not in known for state in states):
-            raise StoreError(
-                f"the stored thread {self.name!r} lacks records that are known to exist: the store is older than the "
-                "thread; give the store that the run last wrote to",
-                code="store.stale",
-            )
-        self.thread = verifier.thread
-        self._read = len(records)
+        stored = await read_verified(self._store, self.name, self._clock.now_ms(), seen)
+        self._head, self.thread = stored.head, stored.thread
+        self._read = len(stored.envelopes)
         if self.thread.owner != self._identity.public_key:
             raise FlowError(
                 f"the thread {self.name!r} is of {did_key(self.thread.owner)}, and the agent's key is "
                 f"{self._identity.did}: resume it with the key it was begun with",
                 code="run.key",
             )
-        self._notice(envelopes)
-        return envelopes, states
+        self._notice(stored.envelopes)
+        return stored.envelopes, stored.states
 
     def carry(self, owed: Iterable[dict[str, Any]]) -> None:
         """Have the next chain record carry settlements that are durable in the private state."""

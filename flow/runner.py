@@ -19,6 +19,7 @@ from flow.bus import THREAD_VERIFIED
 from flow.cast import Cast
 from flow.endings import SEALED_AS, Endings, Settlements, short
 from flow.errors import (
+    Cancelled,
     FlowError,
     InvalidThread,
     MachineError,
@@ -151,7 +152,7 @@ class Runner:
             self._under_way = True
             await self._ledger.tell_again([one for one in entries if one.phase != "resumed"][-1])
             return None
-        ended = self._take_seal(entries[-1], envelopes[-1])
+        ended = self._take_seal(entries, envelopes[-1])
         self._under_way = True
         return ended
 
@@ -189,9 +190,12 @@ class Runner:
                 f"the thread {name!r} is in the room {opening.record.room!r}: resume it there", code="run.room"
             )
 
-    def _take_seal(self, last: Entry, seal: Envelope[Any]) -> FlowError | None:
+    def _take_seal(self, entries: Sequence[Entry], seal: Envelope[Any]) -> FlowError | None:
         """Stand where the run ended; return what it ended with, unless it was completed."""
+        last = entries[-1]
         if last.phase != "sealed":
+            if seal.record.outcome == "cancelled" and seal.signer == self._cast.identity.public_key:
+                return self._closed(entries, seal.record.reason)
             raise Superseded(f"the thread {self._journal.name!r} is sealed, and not by its run: read it there")
         kind = next((kind for kind in SEALED_AS if kind.__name__ == last.error), None)
         said = "completed" if last.error is None else SEALED_AS.get(kind) if kind else None
@@ -202,6 +206,14 @@ class Runner:
         self._here.load(last)
         self._at = last.step
         return kind(last.text or "") if kind is not None else None
+
+    def _closed(self, entries: Sequence[Entry], reason: object) -> Cancelled:
+        """Stand where the run was when its owner gave it up; return what it ended with (rule W7)."""
+        for one in entries:
+            if one.phase == "done" and one.outcome == "succeeded" and all(len(path) == 1 for path in one.at):
+                self._here.load(one)
+        why = f": {reason}" if isinstance(reason, str) else ""
+        return Cancelled(f"the thread {self._journal.name!r} was closed before its plan was done{why}")
 
     async def _whole_plan(self) -> None:
         self._performer = Performer(

@@ -6,12 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import anyio
-import pytest
-
-from envelope import Card, Identity, ThreadWriter, TrustedKey, TrustStore, open_envelope, verify_file
+from envelope import Identity, TrustedKey, TrustStore, open_envelope, verify_file
 from envelope.threadfile import read_records
-from flow import Agent, Confirm, Escalated, Machine, Plan, Step, ThreadCopy, local
 from tests.readmegen import README, drawn
 
 TEXT = README.read_text("utf-8")
@@ -33,36 +29,47 @@ def test_the_first_program_runs_and_prints_what_the_text_says(tmp_path: Path) ->
     assert (tmp_path / "release.thread").stat().st_size > 0
 
 
-def test_a_persons_answer_is_recorded_as_the_text_shows(tmp_path: Path) -> None:
-    recipe = re.search(r"```python\n(writer = ThreadWriter\.read.*?)```", TEXT, re.DOTALL)
-    assert recipe
-    author, reviewer, ada = (Identity.generate() for _ in range(3))
-    plan = Plan([Step("ship", target="released", payload="Ship release 1.4")])
-    agent = Agent(author, Card.issue(author, name="releaser", capabilities=["release"]), plan)
+def test_a_person_decides_as_the_text_shows(tmp_path: Path) -> None:
+    program = re.search(r"<!-- durable:begin -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    script = re.search(r"```sh\n(flow approvals.*?)```", TEXT, re.DOTALL)
+    approvers = re.search(r"`approvers=\{\"ada\": her_key\}` beside `peers`", TEXT)
+    assert program
+    assert script
+    assert approvers
+    keys = {name: Identity.generate() for name in ("author", "reviewer", "ada")}
+    for name, identity in keys.items():
+        identity.save(tmp_path / f"{name}.pem")
+    roles = {"author": "agent", "reviewer": "agent", "ada": "human"}
+    trust = TrustStore({identity.public_key: TrustedKey(name, roles[name]) for name, identity in keys.items()})
+    (tmp_path / "trust.toml").write_text(trust.dump(), "utf-8")
+    escalates = program[1]
+    for text, instead in {
+        "SECONDS = 2": "SECONDS = 0",
+        "import Agent,": "import Escalated, Agent,",
+        '    return f"I agree': "    if message.step == ('ship',): raise Escalated('May it?')\n    return f\"I agree",
+        'peers={"reviewer"': 'approvers={"ada": Identity.load("ada.pem").public_key}, peers={"reviewer"',
+    }.items():
+        assert text in escalates
+        escalates = escalates.replace(text, instead, 1)
+    (tmp_path / "release.py").write_text(escalates, "utf-8")
+    (tmp_path / "build").mkdir()
 
-    def restate(message: object) -> str:
-        raise Escalated("May it ship?")
+    def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", program, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    def judge(message: object, ack: object) -> Confirm:
-        return Confirm()
-
-    async def escalate() -> ThreadCopy:
-        machine = Machine("draft", [("draft", "ship", "released")])
-        peers, approvers = {"reviewer": local(reviewer, restate)}, {"ada": ada.public_key}
-        with pytest.raises(Escalated) as raised:
-            await agent.run("release", machine, {}, peers=peers, approvers=approvers, judge=judge)
-        return raised.value.thread
-
-    thread = anyio.run(escalate)
-    path = tmp_path / "release.thread"
-    thread.export(path)
-    _, message, escalation = map(open_envelope, thread.records)
-    names = {"ThreadWriter": ThreadWriter, "author": author, "ada": ada, "message": message, "escalation": escalation}
-    exec(recipe[1].replace('"release.thread"', repr(str(path))), names)  # noqa: S102
-    known = {author: TrustedKey("releaser", "agent"), ada: TrustedKey("Ada", "human")}
-    trust = TrustStore({identity.public_key: entry for identity, entry in known.items()})
-    verdict = verify_file(path, trust=trust)
-    assert (verdict.exit_code, verdict.approved, verdict.acknowledged) == (0, 1, 0)
+    subprocess.run([sys.executable, "release.py"], cwd=tmp_path, capture_output=True, check=False)
+    message = re.search(r"message +(b3:[0-9a-f]{64})", run("flow", "approvals").stdout)
+    assert message
+    commands = [shlex.split(line, comments=True) for line in script[1].splitlines()]
+    assert [command[1] for command in commands] == ["approvals", "approve", "resume"]
+    for name, *arguments in commands:
+        given = [message[1][:11] if argument == "b3:0c1d2e3f" else argument for argument in arguments]
+        done = run(name, *given, *(["--yes"] if given[0] == "approve" else []))
+        assert done.returncode == 0, done
+    assert run("flow", "export", "release-1.4", "-o", "release.thread").returncode == 0
+    verdict = verify_file(tmp_path / "release.thread", trust=trust)
+    assert (verdict.exit_code, verdict.approved, verdict.acknowledged) == (0, 1, 2)
 
 
 def test_the_plans_document_is_written_as_the_text_shows_and_is_the_one_that_the_run_signed(tmp_path: Path) -> None:

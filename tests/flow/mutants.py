@@ -412,7 +412,7 @@ MUTANTS: Table = {
     "S17": Mutant("flow/store/sqlite.py", "anyio.CancelScope(shield=True)", "anyio.CancelScope()"),
     "S18": Mutant("flow/cli_threads.py", "if out.exists() and not force:", "if False:"),
     "S19": Mutant("flow/store/sqlite.py", "self._database.use(wait=False)", "self._database.use()"),
-    "D1": Mutant("flow/journal.py", 'if verdict.integrity != "valid":', "if False:"),
+    "D1": Mutant("flow/stored.py", 'if verdict.integrity != "valid":', "if False:"),
     "D2": Mutant("flow/runner.py", "if opening.record.room != self._cast.room:", "if False:"),
     "D3": Mutant("flow/runner.py", '            await self._journal.note(self._entry("resumed"))\n', ""),
     "D4": Mutant("flow/gate.py", " if not is_confirmed(ask.answers, peer.key)}", "}"),
@@ -438,10 +438,19 @@ MUTANTS: Table = {
         "        if self._ask.escalation is not None:\n            return",
         "        if False:\n            return",
     ),
-    "D11": Mutant("flow/runner.py", "ended = self._take_seal(entries[-1], envelopes[-1])", "ended = None"),
-    "D12": Mutant("flow/journal.py", " or any(state.tip not in known for state in states)", ""),
+    "D11": Mutant("flow/runner.py", "ended = self._take_seal(entries, envelopes[-1])", "ended = None"),
+    "D12": Mutant("flow/stored.py", " or any(state.tip not in known for state in states)", ""),
     "D13": Mutant(
         "flow/progress.py", "                trace.rounds[one.round] = bool(one.again)\n", "                pass\n"
     ),
     "D14": Mutant("flow/runner.py", "        evidence.check(self._history, self._plan, self._machine.initial)\n", ""),
+    "W1": Mutant(
+        "flow/approvals.py", "elif (became := self._became.get(escalation.address)) is not None:", "elif False:"
+    ),
+    "W2": Mutant("flow/approvals.py", "    if not who.owes:\n", "    if False:\n"),
+    "W3": Mutant("flow/approvals.py", '_AGAIN: Final = ("store.conflict", "store.in_doubt")', "_AGAIN: Final = ()"),
+    "W4": Mutant("flow/approvals.py", "if len(matching) > 1:", "if False:"),
+    "W5": Mutant("flow/approvals.py", "files.get(address)) for what", "next(iter(files.values()), None)) for what"),
+    "W6": Mutant("flow/closing.py", "_owed(stored) if identity.public_key == stored.thread.owner else []", "[]"),
+    "W7": Mutant("flow/runner.py", 'if seal.record.outcome == "cancelled" and', "if False and"),
 }

@@ -138,6 +138,7 @@ def test_the_exit_code_tells_how_a_run_stopped(
     assert (found, said["outcome"], said["error"], err) == (code, outcome, error, "")
     found, out, err = resume(tmp_path)
     assert (found, err.startswith("error: "), "\x1b" in out + err) == (code, True, False)
+    assert "flow approvals" not in out, "nobody was asked"
 
 
 def test_an_action_in_doubt_is_asked_about(tmp_path: Path) -> None:

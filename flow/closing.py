@@ -1,0 +1,98 @@
+"""Giving up a run for good: its thread is sealed `cancelled` by whoever may, with all that stands and is owed (W6)."""
+
+from typing import Any, Final
+
+from envelope import Envelope, Identity, Seal, Settle, did_key, sign_record
+from flow.clock import Clock, SystemClock
+from flow.errors import FlowError, StoreError
+from flow.progress import History, read_entry
+from flow.store import IMPORTED, ThreadStore
+from flow.stored import Stored, read_verified
+
+_MOST_SETTLED: Final = 512
+_AGAIN: Final = ("store.conflict", "store.in_doubt")
+_TRIES_IN_DOUBT: Final = 3
+
+
+async def close(
+    store: ThreadStore, name: str, identity: Identity, reason: str, clock: Clock | None = None
+) -> Envelope[Seal]:
+    """Seal an open thread `cancelled`.
+
+    The seal commits the receipts that stand. Settlements that the run's private state knows and the thread does not
+    carry yet go in with it, if it is the owner who closes. A run that is still alive loses at its next commit.
+
+    Args:
+        store: that has the thread.
+        name: of the thread in it.
+        identity: the owner's, or another moderator's.
+        reason: stands in the seal.
+
+    Raises:
+        FlowError: `close.sealed`, it is sealed; `close.role`, the key is no moderator's.
+        StoreError: the thread does not verify, or the store fails.
+        EnvelopeError: the reason is none that a seal may hold.
+    """
+    clock = clock or SystemClock()
+    made: Envelope[Any] | None = None
+    doubts = 0
+    while True:
+        stored = await read_verified(store, name, clock.now_ms())
+        if made is not None and stored.envelopes[-1].address == made.address:
+            return made
+        _check(stored, identity)
+        records = _records(stored, identity, reason, clock.now_ms())
+        made = records[-1]
+        try:
+            await store.commit(name, stored.head, [record.raw for record in records])
+        except StoreError as error:
+            doubts += error.code == "store.in_doubt"
+            if error.code not in _AGAIN or doubts >= _TRIES_IN_DOUBT:
+                raise
+        else:
+            return made
+
+
+def _check(stored: Stored, identity: Identity) -> None:
+    if stored.thread.outcome is not None:
+        raise FlowError(
+            f"the thread {stored.name!r} is sealed {stored.thread.outcome} already: nothing is left to close",
+            code="close.sealed",
+        )
+    role = stored.thread.role(identity.public_key)
+    if role != "moderator":
+        raise FlowError(
+            f"{identity.did} is {role or 'no member'} in the thread {stored.name!r}: close it with the key of its "
+            f"owner, {did_key(stored.thread.owner)}, or of another moderator",
+            code="close.role",
+        )
+
+
+def _records(stored: Stored, identity: Identity, reason: str, now: int) -> list[Envelope[Any]]:
+    """Return the seal, behind as many settles as it takes to carry what is owed."""
+    owed = _owed(stored) if identity.public_key == stored.thread.owner else []
+    links = stored.thread.links()
+    records: list[Envelope[Any]] = []
+    while len(owed) > _MOST_SETTLED:
+        part, owed = owed[:_MOST_SETTLED], owed[_MOST_SETTLED:]
+        records.append(sign_record(Settle, identity, sent_at=now, settled=tuple(part), **links))
+        links = {"thread": links["thread"], "seq": links["seq"] + 1, "prev": records[-1].address}
+    fields = {"outcome": "cancelled", "reason": reason, "settled": tuple(owed) or None}
+    return [*records, sign_record(Seal, identity, sent_at=now, **fields, **links)]
+
+
+def _owed(stored: Stored) -> list[dict[str, Any]]:
+    """Return what the run had done, and its thread does not say yet; of damaged state, which nobody can read, nothing.
+
+    Raises:
+        StoreError: `store.stale`.
+    """
+    if [state.data for state in stored.states[:1]] == [IMPORTED]:
+        return []
+    try:
+        entries = [read_entry(state.data, number) for number, state in enumerate(stored.states)]
+        return History(stored.envelopes, entries, stored.thread.owner).owed()
+    except StoreError as error:
+        if error.code != "store.state":
+            raise
+        return []
