@@ -34,8 +34,8 @@ class SqliteStore:
     """A `ThreadStore` in one SQLite file; use it as an async context manager, or close it with `aclose`.
 
     Several stores and processes may have the same file open. A commit under way when its task is cancelled is made as a
-    whole or not at all. A store is not to be used on both sides of a fork. A commit that has nothing to wait for is made
-    in the caller's thread, since to hand it to another takes as long as the commit; all else is done in a worker.
+    whole or not at all. A store is not to be used on both sides of a fork. A commit that has nothing to wait for is
+    made in the caller's thread, since to hand it to another takes as long as the commit; all else is done in a worker.
 
     Besides what the contract names, anything may raise a StoreError of these codes: `store.full`; `store.readonly`;
     `store.locked`, another process holds the file for longer than `patience`; `store.corrupt`, the file is damaged, or

@@ -284,7 +284,7 @@ def test_a_closed_thread_is_sealed_cancelled_and_its_run_says_so(folder: Path) -
     refused(folder, "close.sealed", "close", "t", "--key", "author.pem", *why)
     for _ in range(2):
         resumed = flow(folder, "resume", "t", "--with", "release:job", "--json")
-        said = json.loads(resumed.stdout)
+        said = json.loads(resumed.stdout.splitlines()[-1])["data"]
         assert (resumed.returncode, said["outcome"], said["error"]) == (5, "cancelled", "run.cancelled")
         assert "Overtaken by 1.5" in said["text"]
     refused(folder, "approval.over", "refuse", message, "--key", "ada.pem", "--reason", "late", "--yes")
