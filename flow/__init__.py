@@ -29,6 +29,7 @@ from flow.peers import Confirm, Correct, Delivery, Judge, Peer
 from flow.plan import Draft, Loop, Panel, Plan, Retry, Step
 from flow.run import Outcome, Run, ThreadCopy
 from flow.store import Head, MemoryStore, SqliteStore, State, ThreadStore
+from flow.supervisor import supervise
 from flow.transport import local
 from flow.validation import Finding, validate
 
@@ -84,5 +85,6 @@ __all__ = [
     "documents",
     "local",
     "read_document",
+    "supervise",
     "validate",
 ]
