@@ -9,7 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from flow import SqliteStore
+from flow import SqliteStore, Step
+from flow.bus import ACK_DUE, Event
+from flow.testing import Wait
+from tests.flow.stage import Stage
 from tests.flow.storing import begun, told
 from tests.flow.test_cli_resume import PROGRAM, program, resume
 
@@ -70,3 +73,17 @@ def test_an_action_that_ends_its_process_leaves_a_run_to_be_resumed(tmp_path: Pa
     assert (code, again in out + err) == (130 if ends.startswith("Key") else 3, True)
     (tmp_path / "release.py").write_text(fine, "utf-8")
     assert resume(tmp_path)[0] == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("R63")
+async def test_what_stops_a_reminder_stops_the_run_as_itself() -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(event: Event) -> None:
+        raise Stop
+
+    stage = Stage(Step("s", target="b", payload="do it", ack_timeout=100), anna=[Wait(70), "late"])
+    stage.bus.subscribe(stop, ACK_DUE)
+    await stage.over_time(lambda: stage.fails(Stop))
