@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from envelope import EnvelopeError, TrustedKey, TrustStore
-from envelope.show import escape, print_lines, render_verdict, say
+from envelope.show import UNREAD, escape, print_lines, render_verdict, say
 from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
 from flow.cli_threads import export_command, opened_store
 from flow.cloudevents import cloud_event
@@ -64,6 +64,8 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
         raise typer.Exit(130) from None
     except BaseException as error:  # also where an action ends its process, or is cancelled by itself
         if isinstance(error, FlowError) and error.thread is None:
+            raise
+        if isinstance(error, SystemExit) and error.code == UNREAD:
             raise
         outcome = next((outcome for kind, outcome in _SEALS.items() if isinstance(error, kind)), None)
         _say_why(name, error, outcome, as_json)

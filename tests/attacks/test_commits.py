@@ -87,3 +87,16 @@ async def test_what_stops_a_reminder_stops_the_run_as_itself() -> None:
     stage = Stage(Step("s", target="b", payload="do it", ack_timeout=100), anna=[Wait(70), "late"])
     stage.bus.subscribe(stop, ACK_DUE)
     await stage.over_time(lambda: stage.fails(Stop))
+
+
+def test_a_command_whose_output_nobody_reads_ends_without_a_word(tmp_path: Path) -> None:
+    program(tmp_path)
+    command = [sys.executable, "-m", "flow", "resume", "t", "--with", "release:job"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.close()
+    said = running.stderr.read()
+    running.stderr.close()
+    assert (running.wait(60), said) == (141, b"")
+    assert resume(tmp_path)[0] == 0
