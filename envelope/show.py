@@ -255,6 +255,10 @@ def terminal_width() -> int | None:
     return console.width if console.is_terminal else None
 
 
+UNREAD: Final = 141
+"""The exit code of a command whose output nobody reads any more."""
+
+
 def say(text: str) -> None:
     """Print a line; where nobody reads any more, end with the exit code of a command that a closed pipe killed."""
     try:
@@ -265,7 +269,7 @@ def say(text: str) -> None:
 
 def _leave() -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(141)
+    sys.exit(UNREAD)
 
 
 def print_lines(lines: Iterable[Text]) -> None:

@@ -14,11 +14,11 @@ from rich.live import Live
 
 from envelope import EnvelopeError, TrustedKey, TrustStore, open_envelope
 from envelope.cose import split
-from envelope.show import escape, print_lines, render_verdict, say
+from envelope.show import UNREAD, escape, print_lines, render_verdict, say
 from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
 from flow.cli_threads import export_command, opened_store
 from flow.cloudevents import cloud_event
-from flow.endings import SEALED_AS
+from flow.endings import SEALED_AS, words
 from flow.errors import Cancelled, Escalated, FlowError
 from flow.heartbeat import Monitor
 from flow.job import Job
@@ -63,8 +63,10 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
         typer.echo("Interrupted. What was durable is kept; go on with:", err=True)
         typer.echo(escape(f"  {again}"), err=True)
         raise typer.Exit(130) from None
-    except Exception as error:
+    except BaseException as error:  # also where an action ends its process, or is cancelled by itself
         if isinstance(error, FlowError) and error.thread is None:
+            raise
+        if isinstance(error, SystemExit) and error.code == UNREAD:
             raise
         outcome = next((outcome for kind, outcome in _SEALS.items() if isinstance(error, kind)), None)
         _say_why(name, error, outcome, as_json)
@@ -83,7 +85,7 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
     say(escape(f"  {export_command(name, store)}"))
 
 
-def _asks_a_person(error: Exception) -> bool:
+def _asks_a_person(error: BaseException) -> bool:
     """Whether a run paused because an approver is to answer, and was asked to."""
     if not isinstance(error, Escalated) or error.thread is None:
         return False
@@ -94,20 +96,22 @@ def _asks_a_person(error: Exception) -> bool:
 def _run(store: Path, create: bool, bus: Bus, go: Go) -> Run:
     """Run beside a supervisor."""
     monitor = Monitor(_SILENCE)
-    ends: list[Run | Exception] = []
+    ends: list[Run | BaseException] = []
 
     async def beside() -> None:
         async with opened_store(store, create) as opened, anyio.create_task_group() as tasks:
             tasks.start_soon(supervise, monitor, bus)
             try:
                 ends.append(await go(opened, bus, monitor))
-            except Exception as error:  # which the group would wrap
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # which the group would wrap
                 ends.append(error)
             tasks.cancel_scope.cancel()
 
     anyio.run(beside)
     (end,) = ends
-    if isinstance(end, Exception):
+    if isinstance(end, BaseException):
         raise end
     return end
 
@@ -157,13 +161,14 @@ def _trust(job: Job) -> TrustStore:
     return TrustStore({**known, **{key: TrustedKey(who, "human") for who, key in job.approvers.items()}})
 
 
-def _say_why(name: str, error: Exception, outcome: str | None, as_json: bool) -> None:
+def _say_why(name: str, error: BaseException, outcome: str | None, as_json: bool) -> None:
     code = error.code if isinstance(error, FlowError) else type(error).__name__
     notes = getattr(error, "__notes__", [])
+    text = words(error)
     if as_json:
-        _say_ended(name, outcome=outcome, error=code, text=str(error), notes=notes)
+        _say_ended(name, outcome=outcome, error=code, text=text, notes=notes)
         return
-    typer.echo(escape(f"error: {error if isinstance(error, FlowError) else f'{code}: {error}'}"), err=True)
+    typer.echo(escape(f"error: {text if isinstance(error, FlowError) else f'{code}: {text}'}"), err=True)
     for note in notes:
         typer.echo(escape(f"  {note}"), err=True)
 

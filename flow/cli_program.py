@@ -5,10 +5,14 @@ import inspect
 import sys
 import traceback
 from pathlib import Path
+from typing import Final
 
 from envelope import EnvelopeError
+from flow.endings import words
 from flow.errors import FlowError
 from flow.job import Job
+
+_ABSENT: Final = object()
 
 
 def find_job(program: str) -> Job:
@@ -25,22 +29,30 @@ def find_job(program: str) -> Job:
         raise _refused(program, f"give the module without .py, as in {module.removesuffix('.py')}:{name or 'job'}")
     if not module or not name.isidentifier():
         raise _refused(program, "give MODULE:NAME, such as release:job")
-    sys.path.insert(0, str(Path.cwd()))
+    try:
+        here = Path.cwd()  # before the program can leave it
+    except OSError as error:
+        raise _refused(program, f"the folder we are in is gone ({error.strerror}): go to another") from error
+    sys.path.insert(0, str(here))
     try:
         found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             text = f"there is no module {error.name!r} here: go to the folder where {error.name}.py is"
             raise _refused(program, text) from error
-        raise _refused(program, f"it does not import: {_told(error)}") from error
-    if not hasattr(found, name):
-        where = getattr(found, "__file__", None) or module
-        raise _refused(program, f"{where} has no {name!r}: name the Job that stands there")
+        raise _refused(program, f"it does not import: {_told(error, here)}") from error
     try:
-        job = getattr(found, name)
+        where = getattr(found, "__file__", None) or module
+        job = getattr(found, name, _ABSENT)
         job = job() if callable(job) else job
-    except (Exception, SystemExit) as error:
-        raise _refused(program, f"it makes no Job: {_told(error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _refused(program, f"it makes no Job: {_told(error, here)}") from error
+    if job is _ABSENT:
+        raise _refused(program, f"{where} has no {name!r}: name the Job that stands there")
     if inspect.iscoroutine(job):
         job.close()
     if not isinstance(job, Job):
@@ -52,14 +64,13 @@ def _refused(program: str, text: str) -> FlowError:
     return FlowError(f"--with {program!r}: {text}", code="cli.with")
 
 
-def _told(error: BaseException) -> str:
+def _told(error: BaseException, here: Path) -> str:
     """Return what a program raised, where, and what there is to do about it."""
     if isinstance(error, SystemExit):
         text = "it ends itself; put what it is to do as a program below if __name__ == '__main__'"
     elif isinstance(error, FlowError | EnvelopeError):
-        text = str(error)
+        text = words(error)
     else:
-        text = f"{type(error).__name__}: {error}"
-    here = Path.cwd()
+        text = f"{type(error).__name__}: {words(error)}"
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(here)]
     return f"{text} ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else text

@@ -201,14 +201,23 @@ class _Asking:
         return self._until is not None
 
     async def remind(self) -> None:
-        """Tell who is not confirmed yet when much of the time is over (rule R63)."""
+        """Tell who is not confirmed yet when much of the time is over (rule R63); as of `tasks`, of what it raises."""
+        try:
+            await self._remind()
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as stop:  # a task group would wrap it
+            self._unit.stop = self._unit.stop or stop
+            self._unit.end()
+
+    async def _remind(self) -> None:
         assert self._ask.timeout is not None
         assert self._until is not None
         clock, journal = self._gate.clock, self._gate.journal
         for part in _REMINDERS:
             await clock.sleep(self._until - clock.monotonic() - self._ask.timeout * (1 - part))
             if self._owing and not self._unit.over:
-                left = self._until - clock.monotonic()
+                left = max(self._until - clock.monotonic(), 0.0)
                 data = {"thread": journal.name, "message": self._message, "waiting": sorted(self._owing), "left": left}
                 await self._gate.bus.emit(Event(ACK_DUE, data))
 

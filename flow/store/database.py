@@ -56,6 +56,7 @@ _OF_THE_SYSTEM: Final = {
     errno.EROFS: _CODES[sqlite3.SQLITE_READONLY],
 }
 _QUICK: Final = 0.005  # seconds for which a commit may hold up whatever else its thread does
+_LONGEST: Final = (2**31 - 1) // 1000  # seconds of patience, as far as SQLite counts
 _ODD: Final = (UnicodeDecodeError, OverflowError, struct.error)  # of values that no store writes, or words about them
 _KNOWN_FATE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY)
 
@@ -76,7 +77,7 @@ class Database:
     def __init__(self, path: Path, *, create: bool, patience: float) -> None:
         self.path = path
         self._create = create
-        self._patience = patience
+        self._patience = min(patience, _LONGEST)
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._waits = True
@@ -126,8 +127,8 @@ class Database:
             StoreError: `store.in_doubt`, the system failed so late that it may be either.
         """
         start = time.monotonic()
-        connection.execute("BEGIN IMMEDIATE")
         try:
+            connection.execute("BEGIN IMMEDIATE")
             yield
         except BaseException:
             _roll_back(connection)

@@ -28,6 +28,7 @@ T = TypeVar("T")
 _MOST_KNOWN: Final = 256
 _ROW_BYTES: Final = 1 << 20
 _FEW: Final = 16  # records, which are applied at once even where their signatures are still to be checked
+_LITTLE: Final = 1 << 16  # bytes of a commit that is made at once
 
 
 class SqliteStore:
@@ -79,7 +80,7 @@ class SqliteStore:
 
     async def commit(self, name: str, at: Head, records: Sequence[bytes], state: bytes | None = None) -> Head:
         await (checkpoint() if may_hold_up(at, records) else checkpoint_if_cancelled())
-        if len(records) <= _FEW:
+        if len(records) <= _FEW and sum(map(len, records)) + len(state or b"") <= _LITTLE:
             try:
                 with self._database.use(wait=False) as connection:
                     return self._commit(connection, name, at, records, state, wait=False)

@@ -415,6 +415,24 @@ async def test_after_a_commit_that_took_long_the_next_one_is_made_in_another_thr
 
 
 @pytest.mark.rule("S19")
+@pytest.mark.parametrize(("size", "at_once"), [(1 << 16, True), ((1 << 16) + 1, False)])
+async def test_a_large_commit_is_made_in_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, at_once: bool
+) -> None:
+    monkeypatch.setattr("flow.store.database._QUICK", 1000.0)
+    path = tmp_path / "threads.db"
+    await filled(path)
+    threads: set[int] = set()
+    async with SqliteStore(path) as store:
+        head = await store.head("t")
+        assert store._database._connection is not None
+        store._database._connection.set_trace_callback(lambda statement: threads.add(threading.get_ident()))
+        await store.commit("t", head, [], bytes(size))
+        store._database._connection.set_trace_callback(None)
+    assert threads == {threading.get_ident()} if at_once else threading.get_ident() not in threads
+
+
+@pytest.mark.rule("S19")
 async def test_commits_that_wait_for_a_lock_leave_threads_to_others(tmp_path: Path) -> None:
     path = tmp_path / "threads.db"
     _, head = await filled(path)
