@@ -33,7 +33,7 @@ from envelope.show import (
 from envelope.threadfile import file_address, write_records
 from envelope.trust import TrustStore
 from envelope.unlock import ask_passphrase, unlock
-from envelope.verdict import ThreadVerdict
+from envelope.verdict import EXIT_CODES, ThreadVerdict
 
 app = typer.Typer(
     help="Signed agent messages: make keys and cards, verify and show threads. Nothing here needs a network.",
@@ -46,9 +46,6 @@ card_app = typer.Typer(help="Make and show capability cards.", no_args_is_help=T
 app.add_typer(card_app, name="card")
 
 _PROGRESS_FROM_BYTES = 4 << 20
-_EXIT_CODES = """Exit codes: 0 verified, completed and trusted; 1 invalid or unverifiable; 2 usage, or unreadable;
-3 incomplete; 4 a signer is not trusted; 5 verified, but sealed with another outcome or with an open request of another
-member. Of several, the first of 2, 1, 4, 3, 5."""
 
 TrustOption = Annotated[Path | None, typer.Option("--trust", help="A trust.toml that names the keys you trust.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, a line for each file.")]
@@ -109,7 +106,7 @@ def card_show(
         _warn(f"skipped: {sentence}")
 
 
-@app.command(epilog=f"Example: envelope verify release.thread --trust trust.toml\n\n{_EXIT_CODES}")
+@app.command(epilog=f"Example: envelope verify release.thread --trust trust.toml\n\n{EXIT_CODES}")
 def verify(
     files: Annotated[list[Path], typer.Argument(help="Thread files.")],
     trust: TrustOption = None,
@@ -151,7 +148,7 @@ def verify(
     raise typer.Exit(next((code for code in (2, 1, 4, 3, 5) if code in codes), 0))
 
 
-@app.command(epilog=f"Example: envelope show release.thread --trust trust.toml\n\n{_EXIT_CODES}")
+@app.command(epilog=f"Example: envelope show release.thread --trust trust.toml\n\n{EXIT_CODES}")
 def show(
     path: Annotated[Path, typer.Argument(help="A thread file.")],
     trust: TrustOption = None,

@@ -47,6 +47,12 @@ _ADVICE_BY_CODE: Final = {
 }
 
 
+EXIT_CODES: Final = """Exit codes: 0 verified, completed and trusted; 1 invalid or unverifiable; 2 usage, or unreadable;
+3 incomplete; 4 a signer is not trusted; 5 verified, but sealed with another outcome or with an open request of another
+member. Of several, the first of 2, 1, 4, 3, 5."""
+"""What a command that verifies ends with, as its help says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing found: a stable code and its rule, the record's index, byte offset and address, and a sentence.

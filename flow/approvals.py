@@ -7,6 +7,7 @@ replies to that one message: it fits no other. What follows from the answers is 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -28,14 +29,13 @@ from envelope.membership import MAY_ACK
 from envelope.records import Blob
 from flow.clock import Clock, SystemClock
 from flow.errors import FlowError, StoreError
-from flow.store import ThreadStore
+from flow.store import ThreadStore, sent
+from flow.store.refusals import shown
 from flow.stored import Stored, read_verified
 
 Word = Literal["accept", "decline"]
 
 _PREFIX: Final = re.compile(r"(?:b3:)?([0-9a-f]{8,64})")
-_AGAIN: Final = ("store.conflict", "store.in_doubt")
-_TRIES_IN_DOUBT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def match(questions: Sequence[Question], text: str) -> Question:
             code="approval.unknown",
         )
     if len(matching) > 1:
-        places = ", ".join(f"{address_text(one.message.address)} in {_shown(one.name)}" for one in matching[:4])
+        places = ", ".join(f"{address_text(one.message.address)} in {shown(one.name)}" for one in matching[:4])
         raise FlowError(
             f"{text} fits {len(matching)} messages: {places}: give more of the address of one, or a store that has "
             "the thread once",
@@ -188,7 +188,7 @@ def check(question: Question, key: PublicKey) -> Asked:
         )
     if who.role not in MAY_ACK:
         raise FlowError(
-            f"{who.name} can no longer answer in the thread {_shown(question.name)}: it is {who.role or 'no member'} "
+            f"{who.name} can no longer answer in the thread {shown(question.name)}: it is {who.role or 'no member'} "
             "there now; resume the run, which then ends",
             code="approval.left",
         )
@@ -230,12 +230,9 @@ async def answer(
     """
     clock = clock or SystemClock()
     ack: Envelope[Ack] | None = None
-    doubts = 0
     while True:
         stored = await read_verified(store, name, clock.now_ms())
         question = _asked_by(stored, escalation)
-        if ack is not None and ack.address in question.envelopes:
-            return question
         who = check(question, identity.public_key)
         after = who.ruling.address if who.ruling else None
         if ack is None or ack.record.after != after:
@@ -250,11 +247,12 @@ async def answer(
                 sent_at=clock.now_ms(),
             )
         try:
-            await store.commit(name, stored.head, [ack.raw])
+            await sent(partial(store.commit, name, stored.head, [ack.raw]))
         except StoreError as error:
-            doubts += error.code == "store.in_doubt"
-            if error.code not in _AGAIN or doubts >= _TRIES_IN_DOUBT:
+            if error.code != "store.conflict":
                 raise
+        else:
+            return _asked_by(await read_verified(store, name, clock.now_ms()), escalation)
 
 
 def files_by_address(paths: Iterable[Path]) -> Mapping[bytes, Path]:
@@ -330,7 +328,7 @@ class _Reading:
         message = self._messages[escalation.record.reply_to]
         over = None
         if self._thread.outcome is not None:
-            over = f"the thread {_shown(name)} is sealed {self._thread.outcome}"
+            over = f"the thread {shown(name)} is sealed {self._thread.outcome}"
         elif (became := self._became.get(escalation.address)) is not None:
             over = f"the escalation {escalation.record.id} was {became}"
         elif (became := self._became.get(message.address)) is not None:
@@ -361,11 +359,7 @@ def _asked_by(stored: Stored, escalation: bytes) -> Question:
         if question.escalation.address == escalation:
             return question
     raise FlowError(
-        f"the thread {_shown(stored.name)} has no escalation {address_text(escalation)}: `flow approvals` lists what "
+        f"the thread {shown(stored.name)} has no escalation {address_text(escalation)}: `flow approvals` lists what "
         "waits",
         code="approval.unknown",
     )
-
-
-def _shown(name: str) -> str:
-    return repr(name if len(name) <= 80 else name[:79] + "…")

@@ -11,6 +11,7 @@ from rich.console import Console
 from envelope import EnvelopeError, verify_file
 from envelope.show import Timeline, escape, print_lines, render_verdict, say_anything, terminal_width
 from envelope.threadfile import write_records
+from envelope.verdict import EXIT_CODES
 from flow import cli_conduct, cli_people, cli_resume, cli_run, cli_threads
 from flow.cli_plan import plan_app
 from flow.demo import copied, files_below, sign_off
@@ -84,7 +85,7 @@ app.command(epilog="Example: flow export release -o release.thread")(cli_threads
 app.command("import", epilog=f"Example: flow import release.thread\n\n{cli_threads.IMPORT_CODES}")(cli_threads.import_)
 app.command(epilog=f"Example: flow run release-1.4 --with release:job\n\n{cli_conduct.CODES}")(cli_run.run)
 app.command(epilog=f"Example: flow resume release-1.4 --with release:job\n\n{cli_conduct.CODES}")(cli_resume.resume)
-app.command(epilog="Example: flow show release-1.4 --trust trust.toml\n\n" + cli_threads.SHOW_CODES)(cli_threads.show)
+app.command(epilog="Example: flow show release-1.4 --trust trust.toml\n\n" + EXIT_CODES)(cli_threads.show)
 app.command(epilog=f"Example: flow approvals --evidence build/\n\n{cli_people.APPROVALS_CODES}")(cli_people.approvals)
 app.command(epilog=f"Example: flow approve b3:0c1d2e3f --key ada.pem\n\n{cli_people.ANSWER_CODES}")(cli_people.approve)
 app.command(

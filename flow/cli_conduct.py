@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from envelope import EnvelopeError, TrustedKey, TrustStore, open_envelope
+from envelope import EnvelopeError, PublicKey, TrustedKey, TrustStore, open_envelope
 from envelope.cose import split
 from envelope.show import UNREAD, escape, print_lines, render_verdict, say
 from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
@@ -122,8 +122,7 @@ def _watched(job: Job, name: str, bus: Bus, work: Callable[[], Run], as_json: bo
     if as_json:
         bus.subscribe(lambda event: say(json.dumps(cloud_event(event, SYSTEM.now_ms()), ensure_ascii=True)))
     elif screen.is_terminal:
-        names = {job.agent.identity.public_key: job.agent.name, **{peer.key: who for who, peer in job.peers.items()}}
-        names |= {key: who for who, key in job.approvers.items()}
+        names = {**_agents(job), **{key: who for who, key in job.approvers.items()}}
         progress = Progress(name, job.agent.plan, job.limits, names)
         bus.subscribe(lambda event: progress.observe(event, SYSTEM.now_ms()))
         live = Live(console=screen, get_renderable=lambda: progress.tree(SYSTEM.now_ms()), refresh_per_second=4)
@@ -150,10 +149,14 @@ def _tell(event: Event) -> None:
         say(escape(f"{outcome.step}: {outcome.became}, status {outcome.status}"))
 
 
+def _agents(job: Job) -> dict[PublicKey, str]:
+    """Return how the agents of a job are called."""
+    return {job.agent.identity.public_key: job.agent.name, **{peer.key: who for who, peer in job.peers.items()}}
+
+
 def _trust(job: Job) -> TrustStore:
     """Return the keys that whoever runs the job trusts by that."""
-    agents = {job.agent.identity.public_key: job.agent.name, **{peer.key: who for who, peer in job.peers.items()}}
-    known = {key: TrustedKey(who, "agent") for key, who in agents.items()}
+    known = {key: TrustedKey(who, "agent") for key, who in _agents(job).items()}
     return TrustStore({**known, **{key: TrustedKey(who, "human") for who, key in job.approvers.items()}})
 
 

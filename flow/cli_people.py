@@ -3,11 +3,10 @@
 import json
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
-import anyio
 import typer
 from rich.text import Text
 
@@ -16,12 +15,9 @@ from envelope.show import escape, print_lines, quoted, say, terminal_width, utc
 from envelope.unlock import unlock
 from flow import approvals as waiting
 from flow.approvals import Asked, Evidence, Question
-from flow.cli_threads import STORE, StoreOption, export_command, opened_store
+from flow.cli_threads import STORE, StoreOption, export_command, in_store
 from flow.closing import close as close_thread
 from flow.errors import FlowError
-from flow.store import SqliteStore
-
-T = TypeVar("T")
 
 APPROVALS_CODES: Final = (
     "Exit codes: 0 listed, also where nothing waits; 2 usage, unreadable, or a thread that does not verify."
@@ -60,7 +56,7 @@ def approvals(
     what an address names if its BLAKE3 digest is that address; of a blob it holds the 16 random bytes too.
     """
     files = waiting.files_by_address(evidence or ())
-    questions, damaged = _in_store(store, waiting.find)
+    questions, damaged = in_store(store, waiting.find)
     open_ones = [question for question in questions if question.over is None]
     for question in open_ones:
         if as_json:
@@ -114,7 +110,7 @@ def close(
     It cannot be resumed after that; one that can wait is left open. A run that is still alive stops at its next commit.
     """
     identity = unlock(key)
-    seal = _in_store(store, lambda opened: close_thread(opened, name, identity, reason))
+    seal = in_store(store, lambda opened: close_thread(opened, name, identity, reason))
     say(escape(f"The thread {name!r} is sealed cancelled by {address_text(seal.address)}. What an auditor gets:"))
     say(escape(f"  {export_command(name, store)}"))
 
@@ -123,7 +119,7 @@ def _answer(
     message: str, key: Path, store: Path, evidence: list[Path] | None, word: waiting.Word, text: str, *, yes: bool
 ) -> None:
     files = waiting.files_by_address(evidence or ())
-    questions, damaged = _in_store(store, waiting.find)
+    questions, damaged = in_store(store, waiting.find)
     for other in damaged:
         typer.echo(escape(f"error: {other}"), err=True)
     question = waiting.match(questions, message)
@@ -139,7 +135,7 @@ def _answer(
         typer.echo("Nothing was signed.", err=True)
         raise typer.Exit(1)
     address = question.escalation.address
-    after = _in_store(store, lambda opened: waiting.answer(opened, question.name, address, identity, word, text))
+    after = in_store(store, lambda opened: waiting.answer(opened, question.name, address, identity, word, text))
     say(f"Signed: {'approved' if word == 'accept' else 'refused'}.")
     print_lines(_next(after, store))
 
@@ -149,14 +145,6 @@ def _confirmed(word: waiting.Word) -> bool:
         return typer.confirm("Do you approve this?" if word == "accept" else "Do you refuse this?", err=True)
     except typer.Abort:
         return False
-
-
-def _in_store(path: Path, work: Callable[[SqliteStore], Awaitable[T]]) -> T:
-    async def done() -> T:
-        async with opened_store(path) as store:
-            return await work(store)
-
-    return anyio.run(done)
 
 
 # For a person. Whatever comes from a thread, a path or the command line is escaped.

@@ -32,7 +32,7 @@ def resume(
     The store says how far it came; the program, a module found from this folder, has the Job that began it. What is
     durable is not done again. A run that is still alive elsewhere is taken over from: it stops at its next commit.
     """
-    words = said_of_doubts(in_doubt)
+    words = _words(in_doubt)
     address = None if seen is None else parse_address(seen)
     job = find_job(program)
     conduct(
@@ -47,7 +47,7 @@ def resume(
     )
 
 
-def said_of_doubts(given: list[str] | None) -> Mapping[str, Any]:
+def _words(given: list[str] | None) -> Mapping[str, Any]:
     """Return what `--in-doubt` says, by step."""
     words = {}
     for text in given or ():

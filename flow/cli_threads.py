@@ -26,10 +26,6 @@ StoreOption = Annotated[Path, typer.Option("--store", help="The store's file.")]
 
 STORE = Path("threads.db")
 _TRUST = Path("trust.toml")
-SHOW_CODES = (
-    "Exit codes: 0 verified, completed and trusted; 1 invalid or unverifiable; 2 usage, or unreadable; 3 incomplete; "
-    "4 a signer is not trusted; 5 verified, but sealed with another outcome, or with an open request of another member."
-)
 IMPORT_CODES = "Exit codes: 0 done; 1 the thread in the file is not valid; 2 usage, unreadable, or refused."
 
 _RECEIPTS = ("ack", "ruling")
@@ -94,7 +90,7 @@ def threads(
     PENDING are the receipts that the next record will commit. It says what the store holds; what it is worth, `envelope
     verify` tells of an exported thread.
     """
-    found = _in_store(store, _summaries)
+    found = in_store(store, _summaries)
     summaries = [summary for summary in found if isinstance(summary, Summary)]
     if as_json:
         for summary in summaries:
@@ -116,7 +112,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a thread to the file that an auditor gets, as a whole or not at all."""
-    records = _in_store(store, lambda opened: opened.read(name))
+    records = in_store(store, lambda opened: opened.read(name))
     if out.is_dir():
         raise FlowError(f"{out} is a folder: name the file in --out", code="export.exists")
     if out.exists() and not force:
@@ -135,7 +131,7 @@ def show(
     known = TrustStore.load(trust) if trust else None
     timeline = Timeline(known, terminal_width())
     verifier = Verifier(trust=known, observe=timeline.observe)
-    for raw in _in_store(store, lambda opened: opened.read(name)):
+    for raw in in_store(store, lambda opened: opened.read(name)):
         verifier.feed(raw)
     verdict = verifier.finish()
     print_lines(render_thread(name, verdict, timeline))
@@ -162,7 +158,7 @@ def import_(
         raise typer.Exit(1)
     records = [raw for _, raw in read_records(path)]
     under = name or verdict.name or ""
-    held, head = _in_store(store, lambda opened: _adopted(opened, under, records), create=create)
+    held, head = in_store(store, lambda opened: _adopted(opened, under, records), create=create)
     new = len(records) - held
     what = f"taken in as {under!r}" if not held else "added" if new else f"new: {under!r} is as the file has it"
     say(escape(f"{new} records {what}; the tip is {address_text(head)}"))
@@ -218,7 +214,9 @@ async def _adopted(store: SqliteStore, name: str, records: Sequence[bytes]) -> t
     return held, (await store.adopt(name, records)).tip
 
 
-def _in_store(path: Path, work: Callable[[SqliteStore], Awaitable[T]], *, create: bool | None = None) -> T:
+def in_store(path: Path, work: Callable[[SqliteStore], Awaitable[T]], *, create: bool | None = None) -> T:
+    """Do something with the store in a file; raises as of `opened_store`, and whatever the store does."""
+
     async def done() -> T:
         async with opened_store(path, create) as store:
             return await work(store)

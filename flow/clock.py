@@ -1,7 +1,8 @@
 """All time and all waiting go through a clock.
 
 Event loops keep their own time and cannot be told another; code that asks a clock instead runs unchanged under one
-that a test moves by hand (`flow.testing.FakeClock`). Nothing else in this package looks at the time or sleeps.
+that a test moves by hand (`flow.testing.FakeClock`). Nothing else in this package looks at the time or sleeps, but that
+a store takes the time of its own disk.
 """
 
 import time

@@ -1,17 +1,16 @@
 """Giving up a run for good: its thread is sealed `cancelled` by whoever may, with all that stands and is owed (W6)."""
 
-from typing import Any, Final
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from envelope import Envelope, Identity, Seal, Settle, did_key, sign_record
+from envelope import Envelope, Identity, Seal, ThreadWriter, did_key
 from flow.clock import Clock, SystemClock
 from flow.errors import FlowError, StoreError
+from flow.journal import MOST_SETTLED
 from flow.progress import History, read_entry
-from flow.store import IMPORTED, ThreadStore
+from flow.store import IMPORTED, ThreadStore, sent
 from flow.stored import Stored, read_verified
-
-_MOST_SETTLED: Final = 512
-_AGAIN: Final = ("store.conflict", "store.in_doubt")
-_TRIES_IN_DOUBT: Final = 3
 
 
 async def close(
@@ -34,23 +33,17 @@ async def close(
         EnvelopeError: the reason is none that a seal may hold.
     """
     clock = clock or SystemClock()
-    made: Envelope[Any] | None = None
-    doubts = 0
     while True:
         stored = await read_verified(store, name, clock.now_ms())
-        if made is not None and stored.envelopes[-1].address == made.address:
-            return made
         _check(stored, identity)
-        records = _records(stored, identity, reason, clock.now_ms())
-        made = records[-1]
+        records, seal = _records(stored, identity, reason, clock.now_ms())
         try:
-            await store.commit(name, stored.head, [record.raw for record in records])
+            await sent(partial(store.commit, name, stored.head, records))
         except StoreError as error:
-            doubts += error.code == "store.in_doubt"
-            if error.code not in _AGAIN or doubts >= _TRIES_IN_DOUBT:
+            if error.code != "store.conflict":
                 raise
         else:
-            return made
+            return seal
 
 
 def _check(stored: Stored, identity: Identity) -> None:
@@ -68,17 +61,17 @@ def _check(stored: Stored, identity: Identity) -> None:
         )
 
 
-def _records(stored: Stored, identity: Identity, reason: str, now: int) -> list[Envelope[Any]]:
-    """Return the seal, behind as many settles as it takes to carry what is owed."""
+def _records(stored: Stored, identity: Identity, reason: str, now: int) -> tuple[Sequence[bytes], Envelope[Seal]]:
+    """Return what is to be appended, the seal at its end, behind as many settles as it takes to carry what is owed."""
     owed = _owed(stored) if identity.public_key == stored.thread.owner else []
-    links = stored.thread.links()
-    records: list[Envelope[Any]] = []
-    while len(owed) > _MOST_SETTLED:
-        part, owed = owed[:_MOST_SETTLED], owed[_MOST_SETTLED:]
-        records.append(sign_record(Settle, identity, sent_at=now, settled=tuple(part), **links))
-        links = {"thread": links["thread"], "seq": links["seq"] + 1, "prev": records[-1].address}
-    fields = {"outcome": "cancelled", "reason": reason, "settled": tuple(owed) or None}
-    return [*records, sign_record(Seal, identity, sent_at=now, **fields, **links)]
+    writer = ThreadWriter()
+    for envelope in stored.envelopes:
+        writer.append(envelope)
+    while len(owed) > MOST_SETTLED:
+        writer.settle(identity, owed[:MOST_SETTLED], sent_at=now)
+        del owed[:MOST_SETTLED]
+    seal = writer.seal(identity, "cancelled", reason=reason, settled=tuple(owed) or None, sent_at=now)
+    return writer.records[len(stored.envelopes) :], seal
 
 
 def _owed(stored: Stored) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ Another member may append while the run waits. Then the commit is refused, the j
 record is signed anew on top of it; receipts name no predecessor and go in again as the same bytes (rule S5).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -26,12 +26,12 @@ from envelope import (
 from envelope.records import Record
 from flow.clock import Clock
 from flow.errors import FlowError, StoreError, Superseded
-from flow.store import Head, State, ThreadStore
+from flow.store import Head, State, ThreadStore, sent
 from flow.stored import read_verified
 
 _MOST_STANDING: Final = 4096
-_MOST_OWED: Final = 512
-_TRIES: Final = 3
+MOST_SETTLED: Final = 512
+"""How many settlements one record carries at most."""
 
 Build = Callable[[], Sequence[Envelope[Any]]]
 
@@ -128,7 +128,7 @@ class Journal:
     ) -> Sequence[Envelope[Any]]:
         """Append several chain records in one commit; the first carries what stands and what is owed."""
         async with self._lock:
-            while self.owes and len(self._owed) + len(settled) > _MOST_OWED:
+            while self.owes and len(self._owed) + len(settled) > MOST_SETTLED:
                 await self._flush()
             envelopes = await self._commit(lambda: self._chain(records, (*self._owed, *settled)), state)
             self._owed.clear()
@@ -150,7 +150,7 @@ class Journal:
         A settle goes first where too much is owed already.
         """
         async with self._lock:
-            while len(self._owed) >= _MOST_OWED:
+            while len(self._owed) >= MOST_SETTLED:
                 await self._flush()
             await self._commit(lambda: (), state)
             self._owed += settled
@@ -179,7 +179,7 @@ class Journal:
         return self._seal(kind, {"thread": self.thread.address, **fields})
 
     async def _flush(self) -> None:
-        carried = self._owed[:_MOST_OWED]
+        carried = self._owed[:MOST_SETTLED]
         await self._commit(lambda: self._chain([(Settle, dict)], carried), None)
         del self._owed[: len(carried)]
 
@@ -229,10 +229,10 @@ class Journal:
             return envelopes
 
     async def _send(self, records: Sequence[bytes], state: bytes | None) -> Head:
-        return await _sent(lambda: self._store.commit(self.name, self._head, records, state))
+        return await sent(lambda: self._store.commit(self.name, self._head, records, state))
 
     async def _create(self, opening: bytes, state: bytes) -> Head:
-        return await _sent(lambda: self._store.create(self.name, opening, state))
+        return await sent(lambda: self._store.create(self.name, opening, state))
 
     async def _reload(self) -> None:
         """Take in what others appended, or learn that the thread is no longer this run's (rule R37)."""
@@ -265,14 +265,3 @@ class Journal:
         for envelope in envelopes:
             self.thread.apply(envelope)
             self._read += 1
-
-
-async def _sent(send: Callable[[], Awaitable[Head]]) -> Head:
-    """Send a commit, and where the store cannot say what became of it, send the same bytes again (rule S6)."""
-    for _ in range(_TRIES - 1):
-        try:
-            return await send()
-        except StoreError as error:
-            if error.code != "store.in_doubt":
-                raise
-    return await send()

@@ -4,13 +4,16 @@ A thread is its records, in file order, and beside them the entries of its run's
 of each in one transaction. `flow.testing.ThreadStoreContract` holds an implementation to every line of this page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from envelope import address, open_envelope
+from flow.errors import StoreError
 
 IMPORTED: Final = b"imported"
 """The first entry of private state of a thread that grew elsewhere: no run of this store began it."""
+
+_TRIES: Final = 3
 
 
 class Head(NamedTuple):
@@ -140,3 +143,14 @@ class ThreadStore(Protocol):
 
     async def names(self) -> Sequence[str]:
         """Return the names of all threads, sorted."""
+
+
+async def sent(send: Callable[[], Awaitable[Head]]) -> Head:
+    """Send a commit, and where the store cannot say what became of it, send the same bytes again (rule S6)."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await send()
+        except StoreError as error:
+            if error.code != "store.in_doubt":
+                raise
+    return await send()

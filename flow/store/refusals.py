@@ -7,7 +7,7 @@ from flow.errors import StoreError
 def exists(name: str) -> StoreError:
     """The name is taken."""
     return StoreError(
-        f"there is a thread {_shown(name)} in this store already: go on with its run by resuming it, or choose another "
+        f"there is a thread {shown(name)} in this store already: go on with its run by resuming it, or choose another "
         "name",
         code="store.exists",
     )
@@ -16,14 +16,14 @@ def exists(name: str) -> StoreError:
 def unknown(name: str) -> StoreError:
     """There is no thread of this name."""
     return StoreError(
-        f"there is no thread {_shown(name)} in this store: `flow threads` lists those there are", code="store.unknown"
+        f"there is no thread {shown(name)} in this store: `flow threads` lists those there are", code="store.unknown"
     )
 
 
 def moved_on(name: str) -> StoreError:
     """The commit was made against a head that is none any more."""
     return StoreError(
-        f"the thread {_shown(name)} has moved on since it was read: read it again, and build on what stands there",
+        f"the thread {shown(name)} has moved on since it was read: read it again, and build on what stands there",
         code="store.conflict",
     )
 
@@ -31,7 +31,7 @@ def moved_on(name: str) -> StoreError:
 def departed(name: str) -> StoreError:
     """The copy that is to be taken in is no continuation of what is stored."""
     return StoreError(
-        f"the thread {_shown(name)} stands here with records that the copy lacks: take in a copy that has them, "
+        f"the thread {shown(name)} stands here with records that the copy lacks: take in a copy that has them, "
         "or choose another name",
         code="store.conflict",
     )
@@ -47,5 +47,6 @@ def broken(number: int, error: EnvelopeError) -> StoreError:
     return StoreError(f"record {number} of the commit breaks the protocol: {error}", code="store.refused")
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
+    """Return a thread's name as an error shows it."""
     return repr(name if len(name) <= 80 else name[:79] + "…")

@@ -382,7 +382,7 @@ MUTANTS: Table = {
     "S3": Mutant("flow/store/memory.py", "if at != stored.head:", "if at.tip != stored.head.tip:"),
     "S4": Mutant("flow/store/memory.py", "if at != stored.head:", "if False:"),
     "S5": Mutant("flow/journal.py", 'if error.code == "store.conflict":', "if False:"),
-    "S6": Mutant("flow/journal.py", 'if error.code != "store.in_doubt":', "if True:"),
+    "S6": Mutant("flow/store/contract.py", 'if error.code != "store.in_doubt":', "if True:"),
     "S7": Mutant(
         "flow/runner.py",
         "record = self._here.text if self._here.text != turn.before[2] else None",
@@ -448,7 +448,7 @@ MUTANTS: Table = {
         "flow/approvals.py", "elif (became := self._became.get(escalation.address)) is not None:", "elif False:"
     ),
     "W2": Mutant("flow/approvals.py", "    if not who.owes:\n", "    if False:\n"),
-    "W3": Mutant("flow/approvals.py", '_AGAIN: Final = ("store.conflict", "store.in_doubt")', "_AGAIN: Final = ()"),
+    "W3": Mutant("flow/approvals.py", 'if error.code != "store.conflict":', "if True:"),
     "W4": Mutant("flow/approvals.py", "if len(matching) > 1:", "if False:"),
     "W5": Mutant("flow/approvals.py", "files.get(address)) for what", "next(iter(files.values()), None)) for what"),
     "W6": Mutant("flow/closing.py", "_owed(stored) if identity.public_key == stored.thread.owner else []", "[]"),

@@ -209,11 +209,3 @@ def test_a_run_that_failed_says_what_an_auditor_gets(tmp_path: Path) -> None:
     program(tmp_path, "decline", dies=False)
     code, out, _ = resume(tmp_path)
     assert (code, "sealed rejected" in out, "flow export t -o t.thread" in out) == (5, True, True)
-
-
-def test_help_has_an_example_and_the_exit_codes() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "flow", "resume", "--help"], capture_output=True, text=True, check=True
-    )
-    assert "--with release:job" in result.stdout
-    assert "Exit codes" in result.stdout
