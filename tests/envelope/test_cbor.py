@@ -545,6 +545,12 @@ class Bytes(bytes):
     pass
 
 
+PLACES = pytest.mark.parametrize(
+    "place",
+    [lambda v: v, lambda v: [v], lambda v: [0, v], lambda v: {"a": v}, lambda v: [{"a": [v]}]],
+    ids=["alone", "in a list", "second in a list", "in a dict", "deep"],
+)
+
 NOT_OF_THE_PROFILE = [
     None, 0.0, 1.0, -0.0, float("nan"), float("inf"), 1j, set(), {1}, frozenset(), bytearray(), bytearray(b"a"),
     memoryview(b"a"), Colour.RED, Number.ONE, Word.A, Int(1), Str("a"), Bytes(b"a"), decimal.Decimal(1),
@@ -555,11 +561,7 @@ NOT_OF_THE_PROFILE = [
 
 
 @pytest.mark.parametrize("value", NOT_OF_THE_PROFILE, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize(
-    "place",
-    [lambda v: v, lambda v: [v], lambda v: [0, v], lambda v: {"a": v}, lambda v: [{"a": [v]}]],
-    ids=["alone", "in a list", "second in a list", "in a dict", "deep"],
-)
+@PLACES
 def test_a_python_value_that_is_not_of_the_profile_is_refused(value: object, place: Callable[[object], object]) -> None:
     assert code_of(encode, place(value)) == "cbor.type"
 
@@ -584,8 +586,15 @@ def test_a_surrogate_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", [2**53, 2**63, 2**64 - 1, 2**64, 10**5000], ids=lambda value: value.bit_length())
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_great_integer_is_refused(value: int, sign: int) -> None:
-    assert code_of(encode, [sign * value]) == "cbor.integer"
+@PLACES
+def test_a_great_integer_is_refused(value: int, sign: int, place: Callable[[object], object]) -> None:
+    assert code_of(encode, place(sign * value)) == "cbor.integer"
+
+
+@pytest.mark.parametrize("value", [2**53 - 1, 1 - 2**53, 0, -1, 2**32])
+@PLACES
+def test_an_integer_of_the_profile_is_encoded_wherever_it_stands(value: int, place: Callable[[object], object]) -> None:
+    assert decode(encode(place(value))) == place(value)
 
 
 def deep(depth: int, wrap: Callable[[object], object]) -> object:
