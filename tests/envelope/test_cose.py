@@ -38,6 +38,8 @@ from envelope import (
     seal_envelope,
     sign_record,
 )
+from envelope.cbor import decode
+from envelope.cose import split
 from envelope.keys import SMALL_ORDER
 from envelope.records import KINDS, build, to_map
 from envelope.rules import BY_CODE, STAGES
@@ -343,6 +345,22 @@ def test_sign_record_dates_a_record_by_the_clock_where_it_is_not_dated() -> None
     before = time.time_ns() // 1_000_000
     sent_at = sign_record(Witness, ADA, thread=WHERE, seq=0, tip=WHERE, seen_at=1).record.sent_at
     assert before <= sent_at <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize(
+    "settled",
+    [
+        ({"message": WHERE, "outcome": "succeeded"},),
+        [{"message": WHERE, "outcome": "succeeded", "status": None, "result": None}],
+        (Settled(message=WHERE, outcome="succeeded"),),
+    ],
+    ids=["a map", "a map with absent fields", "a model"],
+)
+def test_sign_record_takes_maps_and_models_alike_and_leaves_out_what_is_absent(settled: object) -> None:
+    place = {"thread": WHERE, "seq": 1, "prev": WHERE, "sent_at": 1}
+    sealed = sign_record(Settle, ADA, settled=settled, receipts=None, **place)
+    body = decode(split(sealed.raw).payload)
+    assert body == {"v": 1, **place, "settled": [{"message": WHERE, "outcome": "succeeded"}]}
 
 
 def test_sign_record_refuses_what_the_record_breaks_by_itself() -> None:
