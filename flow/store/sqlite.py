@@ -109,8 +109,8 @@ class SqliteStore:
         with self._database.use() as connection:
             return work(connection)
 
-    # In the worker thread. A thread that changes is forgotten until the change is durable: whatever fails in between,
-    # what is known is what the file holds.
+    # With the connection to oneself. A thread that changes is forgotten until the change is durable: whatever fails in
+    # between, what is known is what the file holds.
 
     def _create(self, connection: sqlite3.Connection, name: str, opening: bytes, state: bytes) -> Head:
         with self._database.transaction(connection):
