@@ -278,9 +278,11 @@ def files_by_address(paths: Iterable[Path]) -> Mapping[bytes, Path]:
     return found
 
 
-def evidence(question: Question, files: Mapping[bytes, Path]) -> list[Evidence]:
-    """Return each address that the message rests on, and where its bytes are."""
-    record = question.message.record
+def evidence(
+    question: Question, files: Mapping[bytes, Path], message: Envelope[Message] | None = None
+) -> list[Evidence]:
+    """Return each address that a message rests on, the question's if none is given, and where its bytes are."""
+    record = (message or question.message).record
     named = [("payload", record.payload.address)] if isinstance(record.payload, Blob) else []
     named += [("context", address) for address in record.context or ()]
     named += [("evidence", address) for address in (record.provenance.evidence if record.provenance else None) or ()]
