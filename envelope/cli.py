@@ -260,7 +260,8 @@ def _card_lines(envelope: Envelope[Any], store: TrustStore | None) -> Iterable[T
     if isinstance(record, CardBody):
         own = "its signer's own" if record.key == envelope.signer else "another than its signer's"
         yield Text(f"  claims of     {did_key(record.key)}  ({own})")
-        yield Text(f'  the name      "{escape(record.name)}"')
+        yield Text("  the name")
+        yield from quoted(record.name, "    ", terminal_width())
         yield Text(f"  capabilities  {', '.join(record.capabilities)}")
         if record.description is not None:
             yield Text("  description")

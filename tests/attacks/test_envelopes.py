@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from envelope import Identity, address_text
+from envelope import Card, Identity, address_text
 from envelope.show import escape, quoted
 from flow.store import SqliteStore
 from tests.attacks.test_forgeries import HUMAN, OWNER, REVIEWER, ROOT, Forger, run_verify, secret, settled
@@ -68,13 +68,13 @@ def stored(folder: Path, thread: Forger) -> Path:
     return folder / "threads.db"
 
 
-def rows_on_a_terminal(folder: Path, *arguments: str, columns: int = 80) -> list[str]:
-    """Run `flow` and return what a terminal shows, row by row."""
+def rows_on_a_terminal(folder: Path, *arguments: str, columns: int = 80, program: str = "flow") -> list[str]:
+    """Run a command and return what a terminal shows, row by row."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb", "NO_COLOR": "1"}
     environment.pop("COLUMNS", None)
-    command = [sys.executable, "-m", "flow", *arguments]
+    command = [sys.executable, "-m", program, *arguments]
     process = subprocess.Popen(command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     data = b""
@@ -132,3 +132,15 @@ def test_a_program_is_told_what_a_message_that_waits_replies_to(tmp_path: Path) 
     (told,) = [row for row in rows_on_a_terminal(tmp_path, "approvals", "--json", columns=9_999) if row]
     assert json.loads(told)["message"]["reply_to"] == address_text(plan)
     assert json.loads(told)["escalation"]["reply_to"] == address_text(message)
+
+
+def test_no_name_on_a_card_wraps_into_a_line_of_the_tool(tmp_path: Path) -> None:
+    """Rows 17 and 37: a name may hold spaces, and is longer than a terminal is wide."""
+    forged = "  signed by     did:key:z6Mk (Bob)"
+    pusher = Identity.generate()
+    for length in range(60, 66):
+        card = Card.issue(pusher, name="x".ljust(length) + forged, capabilities=["x"])
+        (tmp_path / "a.card").write_bytes(card.raw)
+        rows = rows_on_a_terminal(tmp_path, "card", "show", "a.card", program="envelope")
+        assert any(row.startswith("  signed by     did:key:") for row in rows)
+        assert not any(row.startswith(forged) for row in rows)
