@@ -209,6 +209,7 @@ async def answer(
     word: Word,
     text: str,
     clock: Clock | None = None,
+    shown: Question | None = None,
 ) -> Question:
     """Sign one ack of an escalation, and append it; nothing else (rules W2 and W3).
 
@@ -219,12 +220,13 @@ async def answer(
         identity: the approver's.
         word: accept or decline.
         text: what stands in the ack as the approver's own words.
+        shown: the question as the approver saw it; no correction that came later is answered.
 
     Returns:
         The question as it stands with the answer.
 
     Raises:
-        FlowError: as of `check`; `approval.unknown`.
+        FlowError: as of `check`; `approval.unknown`; `approval.corrected`, the approver was corrected since.
         StoreError: the thread does not verify, or the store fails.
         EnvelopeError: the text is none that an ack may hold.
     """
@@ -238,6 +240,11 @@ async def answer(
             return question
         who = check(question, identity.public_key)
         after = who.ruling.address if who.ruling else None
+        if shown is not None and who.ruling != check(shown, identity.public_key).ruling:
+            raise FlowError(
+                f"{who.name} was corrected since you were shown what waits, so nothing was signed: look at it again",
+                code="approval.corrected",
+            )
         if ack is None or ack.record.after != after:
             ack = sign_record(
                 Ack,

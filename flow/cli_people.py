@@ -139,7 +139,9 @@ def _answer(
         typer.echo("Nothing was signed.", err=True)
         raise typer.Exit(1)
     address = question.escalation.address
-    after = _in_store(store, lambda opened: waiting.answer(opened, question.name, address, identity, word, text))
+    after = _in_store(
+        store, lambda opened: waiting.answer(opened, question.name, address, identity, word, text, shown=question)
+    )
     say(f"Signed: {'approved' if word == 'accept' else 'refused'}.")
     print_lines(_next(after, store))
 
