@@ -122,14 +122,17 @@ def verify(
     """Verify threads: who said what, who acknowledged it, whether anything is missing or changed."""
     store = TrustStore.load(trust) if trust else None
     codes = set()
-    copies: dict[bytes | None, tuple[Path, ThreadVerdict]] = {}
+    longest: dict[bytes, tuple[Path, ThreadVerdict]] = {}
     for path in files:
         try:
             verdict = _verify(path, store, thread, tip)
-            other = copies.setdefault(verdict.thread, (path, verdict))
-            if _contradict(other, (path, verdict), store):
-                codes.add(1)
-                _warn(f"{path} and {other[0]} are copies of one thread and contradict each other: it is forked")
+            if verdict.thread is not None and verdict.integrity == "valid":
+                copy = (path, verdict)
+                other = longest.setdefault(verdict.thread, copy)
+                if (longer := _longer(other, copy, store)) is None:
+                    codes.add(1)
+                    _warn(f"{path} and {other[0]} are copies of one thread and contradict each other: it is forked")
+                longest[verdict.thread] = longer or other
         except EnvelopeError as error:
             codes.add(2)
             if as_json:
@@ -212,15 +215,17 @@ def _verify(
         return verify_file(path, trust=store, thread=pinned, tip=known_tip, observe=observe)
 
 
-def _contradict(one: tuple[Path, ThreadVerdict], two: tuple[Path, ThreadVerdict], store: TrustStore | None) -> bool:
-    """Whether two valid copies of one thread go on differently: neither holds the other's tip."""
+def _longer(
+    one: tuple[Path, ThreadVerdict], two: tuple[Path, ThreadVerdict], store: TrustStore | None
+) -> tuple[Path, ThreadVerdict] | None:
+    """Return which of two valid copies of one thread holds the other's tip; None where they go on differently.
+
+    Copies that agree with the longest agree with each other, so that a further one is held against that alone.
+    """
     (path, verdict), (other_path, other) = one, two
-    if verdict.thread is None or {verdict.integrity, other.integrity} != {"valid"} or verdict.tip == other.tip:
-        return False
-    return (
-        verify_file(path, trust=store, tip=other.tip).completeness == "truncated"
-        and verify_file(other_path, trust=store, tip=verdict.tip).completeness == "truncated"
-    )
+    if verdict.tip == other.tip or verify_file(path, trust=store, tip=other.tip).completeness != "truncated":
+        return one
+    return two if verify_file(other_path, trust=store, tip=verdict.tip).completeness != "truncated" else None
 
 
 def _card_json(envelope: Envelope[Any], store: TrustStore | None) -> dict[str, Any]:
@@ -252,7 +257,8 @@ def _card_lines(envelope: Envelope[Any], store: TrustStore | None) -> Iterable[T
     if isinstance(record, CardBody):
         own = "its signer's own" if record.key == envelope.signer else "another than its signer's"
         yield Text(f"  claims of     {did_key(record.key)}  ({own})")
-        yield Text(f'  the name      "{escape(record.name)}"')
+        yield Text("  the name")
+        yield from quoted(record.name, "    ", terminal_width())
         yield Text(f"  capabilities  {', '.join(record.capabilities)}")
         if record.description is not None:
             yield Text("  description")

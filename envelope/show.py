@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from io import TextIOWrapper
 from typing import Any, Final, NoReturn
 
-from rich.cells import chop_cells
 from rich.console import Console
 from rich.text import Text
 
@@ -28,6 +27,7 @@ _HIDDEN_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 _BLANK_LETTERS: Final = frozenset(
     map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10)))
 ) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
+_PICTURES: Final = frozenset(("No", "Sk", "So"))
 _LONGEST_TEXT: Final = 4_000
 _MARGIN: Final = " " * 6
 
@@ -305,10 +305,29 @@ def quoted(text: str, margin: str, width: int | None, *, whole: bool = False) ->
     room = None if width is None else max(width - len(margin) - 2, 8)
     longest = len(text) if whole else _LONGEST_TEXT
     for line in text[:longest].split("\n"):
-        for piece in [escape(line)] if room is None else chop_cells(escape(line), room) or [""]:
+        for piece in [escape(line)] if room is None else _chopped(escape(line), room):
             yield Text(f"{margin}┃ {piece}")
     if len(text) > longest:
         yield Text(f"{margin}… {len(text) - longest} characters more")
+
+
+def _chopped(line: str, room: int) -> Iterator[str]:
+    """Yield a line in pieces that take at most `room` cells on any terminal.
+
+    Terminals differ in how wide they show marks, numbers in circles and emoji. Each character counts for what it takes
+    at most, so that none wraps a line by itself: what it wrapped would begin at the left margin, behind no bar.
+    """
+    if line.isascii():
+        yield from (line[at : at + room] for at in range(0, len(line), room) or (0,))
+        return
+    start = used = 0
+    for at, char in enumerate(line):
+        wide = char > "~" and (unicodedata.east_asian_width(char) in "WF" or unicodedata.category(char) in _PICTURES)
+        if used + 1 + wide > room:
+            yield line[start:at]
+            start, used = at, 0
+        used += 1 + wide
+    yield line[start:]
 
 
 def _settlement(settled: Settled) -> str:

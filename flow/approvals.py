@@ -209,6 +209,7 @@ async def answer(
     word: Word,
     text: str,
     clock: Clock | None = None,
+    seen: Question | None = None,
 ) -> Question:
     """Sign one ack of an escalation, and append it; nothing else (rules W2 and W3).
 
@@ -219,12 +220,13 @@ async def answer(
         identity: the approver's.
         word: accept or decline.
         text: what stands in the ack as the approver's own words.
+        seen: the question as the approver saw it; no correction that came later is answered.
 
     Returns:
         The question as it stands with the answer.
 
     Raises:
-        FlowError: as of `check`; `approval.unknown`.
+        FlowError: as of `check`; `approval.unknown`; `approval.corrected`, the approver was corrected since.
         StoreError: the thread does not verify, or the store fails.
         EnvelopeError: the text is none that an ack may hold.
     """
@@ -235,6 +237,11 @@ async def answer(
         question = _asked_by(stored, escalation)
         who = check(question, identity.public_key)
         after = who.ruling.address if who.ruling else None
+        if seen is not None and who.ruling != check(seen, identity.public_key).ruling:
+            raise FlowError(
+                f"{who.name} was corrected since you were shown what waits, so nothing was signed: look at it again",
+                code="approval.corrected",
+            )
         if ack is None or ack.record.after != after:
             ack = sign_record(
                 Ack,
@@ -276,9 +283,11 @@ def files_by_address(paths: Iterable[Path]) -> Mapping[bytes, Path]:
     return found
 
 
-def evidence(question: Question, files: Mapping[bytes, Path]) -> list[Evidence]:
-    """Return each address that the message rests on, and where its bytes are."""
-    record = question.message.record
+def evidence(
+    question: Question, files: Mapping[bytes, Path], message: Envelope[Message] | None = None
+) -> list[Evidence]:
+    """Return each address that a message rests on, the question's if none is given, and where its bytes are."""
+    record = (message or question.message).record
     named = [("payload", record.payload.address)] if isinstance(record.payload, Blob) else []
     named += [("context", address) for address in record.context or ()]
     named += [("evidence", address) for address in (record.provenance.evidence if record.provenance else None) or ()]

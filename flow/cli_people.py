@@ -135,7 +135,9 @@ def _answer(
         typer.echo("Nothing was signed.", err=True)
         raise typer.Exit(1)
     address = question.escalation.address
-    after = in_store(store, lambda opened: waiting.answer(opened, question.name, address, identity, word, text))
+    after = in_store(
+        store, lambda opened: waiting.answer(opened, question.name, address, identity, word, text, seen=question)
+    )
     say(f"Signed: {'approved' if word == 'accept' else 'refused'}.")
     print_lines(_next(after, store))
 
@@ -154,14 +156,18 @@ def _lines(question: Question, files: Mapping[bytes, Path]) -> Iterator[Text]:
     """Yield a question with all that is in it: nothing of it is cut, since somebody is to sign for it."""
     message, escalation = question.message, question.escalation
     record = message.record
-    found, looked = waiting.evidence(question, files), bool(files)
     yield Text(escape(f"{question.name}: {record.id}"), "bold")
+    yield _field("thread", address_text(question.thread))
     yield _field("message", address_text(message.address))
     yield _field("escalation", address_text(escalation.address))
     if record.step is not None:
         yield _field("step", "/".join(record.step))
-    for label, value in _marks(record):
-        yield _field(label, value)
+    yield _field("intent", f"{record.intent}, {record.epistemic}")
+    if record.reply_to is not None:
+        yield _field("in reply to", address_text(record.reply_to))
+    if record.media_type is None:
+        yield _field("media type", "text/plain")
+    yield from _marks(record)
     yield _field("said at", utc(record.sent_at))
     yield _field("by", f'{did_key(message.signer)} (claims "{question.author}")')
     for one in question.recipients:
@@ -172,6 +178,34 @@ def _lines(question: Question, files: Mapping[bytes, Path]) -> Iterator[Text]:
         )
     else:
         yield from _words(record.payload)
+    yield from _grounds(record, waiting.evidence(question, files), looked=bool(files))
+    yield _field("asked for a person because", "")
+    yield from _words(escalation.record.payload)
+    yield from _marks(escalation.record)
+    yield from _grounds(escalation.record, waiting.evidence(question, files, escalation), looked=bool(files))
+    for one in question.recipients:
+        yield from _said(one, "recipient")
+    for one in question.approvers:
+        yield from _said(one, "approver")
+
+
+def _marks(record: Message) -> Iterator[Text]:
+    """Yield what a message states of itself where it need not."""
+    for label in ("media_type", "room", "capability", "confidence", "max_hops", "cost_budget", "ack_required"):
+        if (value := getattr(record, label)) is not None:
+            yield _field(label.replace("_", " "), str(value))
+    if record.ext is not None:
+        yield _field("ext", "")
+        yield from _words(json.dumps(_plain(record.ext), ensure_ascii=True))
+    for entry in record.settled or ():
+        of = address_text(entry.message) if entry.message else f"the step {'/'.join(entry.step or ())}"
+        yield _field("settles", f"{of}: {entry.outcome}" + (f", status {entry.status}" if entry.status else ""))
+        if entry.result is not None:
+            yield from _words(entry.result)
+
+
+def _grounds(record: Message, found: list[Evidence], *, looked: bool) -> Iterator[Text]:
+    """Yield where a message says that it comes from, and what it rests on."""
     if record.provenance is not None:
         yield _field("source", "")
         yield from _words(record.provenance.source)
@@ -179,22 +213,6 @@ def _lines(question: Question, files: Mapping[bytes, Path]) -> Iterator[Text]:
             yield _field("through", did_key(key))
     for piece in found:
         yield _found(piece, looked=looked)
-    yield _field("asked for a person because", "")
-    yield from _words(escalation.record.payload)
-    for one in question.recipients:
-        yield from _said(one, "recipient")
-    for one in question.approvers:
-        yield from _said(one, "approver")
-
-
-def _marks(record: Any) -> Iterator[tuple[str, str]]:
-    yield "intent", f"{record.intent}, {record.epistemic}"
-    yield "media type", record.media_type or "text/plain"
-    for label in ("room", "capability", "confidence", "max_hops", "cost_budget"):
-        if (value := getattr(record, label)) is not None:
-            yield label.replace("_", " "), str(value)
-    if record.ext is not None:
-        yield "ext", json.dumps(_plain(record.ext), ensure_ascii=True)
 
 
 def _said(one: Asked, kind: str) -> Iterator[Text]:
@@ -290,6 +308,7 @@ def _message_json(envelope: Envelope[Message]) -> dict[str, Any]:
         "id": record.id,
         "step": record.step,
         "intent": record.intent,
+        "reply_to": address_text(record.reply_to) if record.reply_to else None,
         "epistemic": record.epistemic,
         "media_type": record.media_type or "text/plain",
         "payload": _plain(record.payload),

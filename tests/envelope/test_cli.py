@@ -598,7 +598,7 @@ def test_cards_are_shown_as_claims_beside_what_the_verifier_knows(folder: Path, 
     done = call("card", "show", "some.proofs", "--trust", "trust.toml", cwd=folder)
     assert done.returncode == 0
     assert f"signed by     {did_key(BOB.public_key)}  (Bob)" in done.stdout
-    assert '  the name      "Bob"' in done.stdout
+    assert "  the name\n    ┃ Bob\n" in done.stdout
     assert "its signer's own" in done.stdout
     assert "  reason\n    ┃ Lost.\n" in done.stdout
     assert "unknown to you" in call("card", "show", "some.proofs", cwd=folder).stdout

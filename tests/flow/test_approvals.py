@@ -202,6 +202,23 @@ async def test_an_approver_that_was_corrected_answers_the_correction() -> None:
     assert (second.record.after, second.record.restatement) == (ruling.address, "now I have")
 
 
+@pytest.mark.rule("W3")
+async def test_a_correction_that_an_approver_was_not_shown_is_not_answered() -> None:
+    stage = await escalated()
+    seen = await question(stage)
+    (first,) = (one.ack for one in (await says(stage, CARA, text="from elsewhere")).approvers if one.ack)
+    await appended(stage.store.store, OWNER, Ruling, ack=first.address, ruling="correct", correction="and you pay")
+    address = seen.escalation.address
+    await refused(
+        stage,
+        "approval.corrected",
+        lambda: answer(stage.store, "t", address, CARA, "accept", "yes", stage.clock, seen=seen),
+    )
+    again = await question(stage)
+    after = await answer(stage.store, "t", address, CARA, "accept", "yes", stage.clock, seen=again)
+    assert [one.name for one in after.missing] == ["dora"]
+
+
 @pytest.mark.rule("W2")
 async def test_an_answer_holds_for_the_one_message_it_was_given_for() -> None:
     steps = [Step(name, target="b", to=[who], payload=name) for name, who in (("one", "anna"), ("two", "ben"))]
