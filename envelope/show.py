@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import TextIOWrapper
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -54,6 +54,7 @@ def short(address: bytes) -> str:
 @dataclass(slots=True)
 class _Entry:
     envelope: Envelope[Any]
+    index: int  # of the record in its file, as findings give it
     answers: list[tuple[Envelope[Any], int]] = field(default_factory=list)
     settled: Settled | None = None
     settled_by: PublicKey = b""
@@ -91,7 +92,7 @@ class Timeline:
             self._claims.update((member.key, member.name) for member in record.members)
         elif isinstance(record, Roster) and record.name is not None:
             self._claims[record.key] = record.name
-        entry = _Entry(envelope)
+        entry = _Entry(envelope, index)
         if isinstance(record, Chained):
             for settled in record.settled or ():
                 if settled.message is not None:
@@ -109,7 +110,7 @@ class Timeline:
             while step is not None and place <= number:
                 yield from self._step(step)
                 place, step = next(steps)
-            yield from self._chain_record(number, entry)
+            yield from self._chain_record(entry)
 
     def name(self, key: PublicKey) -> str:
         """Return how a key is called: by the verifier's name, or its did:key with the thread's claim quoted."""
@@ -118,11 +119,11 @@ class Timeline:
         claim = self._claims.get(key)
         return did_key(key) + (f' (claims "{escape(claim)}")' if claim else "")
 
-    def _chain_record(self, number: int, entry: _Entry) -> Iterator[Text]:
+    def _chain_record(self, entry: _Entry) -> Iterator[Text]:
         envelope = entry.envelope
         record = envelope.record
         head = Text()
-        head.append(f"{number:>4}  {utc(record.sent_at)}  ", "dim")
+        head.append(f"{entry.index:>4}  {utc(record.sent_at)}  ", "dim")
         head.append(self.name(envelope.signer), "bold")
         if isinstance(record, Open):
             head.append(" opens ").append(escape(record.name), "bold").append(f"  {short(envelope.address)}", "dim")
@@ -176,7 +177,7 @@ class Timeline:
         for answer, place in entry.answers:
             yield from self._answer(answer, pending=place == len(self._entries))
         if (settled := entry.settled) is not None:
-            yield _under("└ " + _settlement(settled), "green" if settled.outcome == "succeeded" else "yellow")
+            yield _under("└ " + self._settlement(settled), "green" if settled.outcome == "succeeded" else "yellow")
             if settled.result is not None:
                 yield from self._content(settled.result, "  ")
         elif record.needs_ack:
@@ -199,9 +200,23 @@ class Timeline:
             content = f"({content.bytes} bytes outside the thread, {address_text(content.address)})"
         yield from quoted(content, _MARGIN + prefix, self._width)
 
+    def _settlement(self, settled: Settled) -> str:
+        words = [f"settled {settled.outcome}"]
+        if settled.by is not None:
+            approvers = self._messages[settled.by].envelope.record.to or ()
+            words[0] += f" by {', '.join(map(self.name, approvers))}"
+            words.append(f"asked in {short(settled.by)}")
+        if settled.status is not None:
+            words.append(f"status {escape(settled.status)}")
+        if settled.attempts is not None:
+            words.append(f"attempts {settled.attempts}")
+        return ", ".join(words)
+
     def _step(self, settled: Settled) -> Iterator[Text]:
         path = escape("/".join(settled.step or ()))
-        yield _under(f"step {path}, ungated: {_settlement(settled)}", "yellow" if settled.outcome == "failed" else "")
+        yield _under(
+            f"step {path}, ungated: {self._settlement(settled)}", "yellow" if settled.outcome == "failed" else ""
+        )
 
 
 _CHANGES: Final = {"admit": "admits", "role": "changes the role of", "remove": "removes", "leave": "lets go"}
@@ -259,16 +274,16 @@ UNREAD: Final = 141
 """The exit code of a command whose output nobody reads any more."""
 
 
-def say(text: str) -> None:
+def say(text: str, file: TextIO | None = None) -> None:
     """Print a line; where nobody reads any more, end with the exit code of a command that a closed pipe killed."""
     try:
-        print(text, flush=True)
+        print(text, file=file, flush=True)
     except BrokenPipeError:
-        _leave()
+        _leave(file or sys.stdout)
 
 
-def _leave() -> NoReturn:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _leave(file: TextIO) -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
     sys.exit(UNREAD)
 
 
@@ -281,7 +296,7 @@ def print_lines(lines: Iterable[Text]) -> None:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        _leave()
+        _leave(sys.stdout)
 
 
 def _finding(finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
@@ -328,17 +343,6 @@ def _chopped(line: str, room: int) -> Iterator[str]:
             start, used = at, 0
         used += 1 + wide
     yield line[start:]
-
-
-def _settlement(settled: Settled) -> str:
-    words = [f"settled {settled.outcome}"]
-    if settled.by is not None:
-        words.append(f"by {short(settled.by)}")
-    if settled.status is not None:
-        words.append(f"status {escape(settled.status)}")
-    if settled.attempts is not None:
-        words.append(f"attempts {settled.attempts}")
-    return ", ".join(words)
 
 
 def _under(text: str, style: str = "") -> Text:

@@ -37,6 +37,8 @@ _ADVICE_BY_CODE: Final = {
     "body.kind": "Verify with a later version of the software.",
     "body.version": "Verify with a later version of the software.",
     "trust.none": "Give a trust file that names the keys you trust.",
+    "trust.human": "If you know this key to be a person's, say human in the trust file.",
+    "trust.role": "If you know this key to be an agent's or a person's, say so in the trust file.",
     "tip.missing": "Ask for the rest of the thread.",
     "message.approved": "Decide whether this approval is enough for you.",
     "message.declined": "Read the decline before you rely on the thread.",

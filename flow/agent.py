@@ -236,7 +236,11 @@ def _check(
         try:
             check_public_key(key)
         except (EnvelopeError, TypeError):
-            raise FlowError(f"{member!r} has no acceptable key: {key!r}", code="run.peers") from None
+            raise FlowError(
+                f"{member!r} has no acceptable key: {key!r}: give the 32 bytes of a public key; "
+                "envelope.parse_did makes them of a did:key",
+                code="run.peers",
+            ) from None
         if key in names:
             raise FlowError(f"{member!r} has the key of {names[key]}: each member has its own", code="run.peers")
         names[key] = member

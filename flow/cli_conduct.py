@@ -1,10 +1,11 @@
 """Conducting a run from a command: what is told meanwhile, and how the command ends."""
 
 import json
+import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import anyio
 import typer
@@ -40,7 +41,16 @@ _SILENCE: Final = 30.0  # seconds
 Go = Callable[[SqliteStore, Bus, Monitor], Awaitable[Run]]
 
 
-def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bool, create: bool = False) -> None:
+def aside() -> TextIO:
+    """Keep standard output for events: what the program and its children print goes to standard error from now on."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return events
+
+
+def conduct(
+    job: Job, name: str, store: Path, go: Go, *, again: str, events: TextIO | None = None, create: bool = False
+) -> None:
     """Run, tell of it, and leave with the exit code that says how it ended.
 
     Args:
@@ -49,14 +59,14 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
         store: the file.
         go: starts the run, or goes on with it.
         again: the command that goes on with it later.
-        as_json: print CloudEvents, a line each, and nothing else.
+        events: where CloudEvents are written, a line each; then nothing else is told.
         create: whether a store that is not there is made.
     """
     told: set[str] = set()
     bus = Bus()
     bus.subscribe(lambda event: told.add(event.name))
     try:
-        run = _watched(job, name, bus, lambda: _run(store, create, bus, go), as_json)
+        run = _watched(job, name, bus, lambda: _run(store, create, bus, go), events)
     except EnvelopeError:
         raise
     except KeyboardInterrupt:
@@ -69,17 +79,18 @@ def conduct(job: Job, name: str, store: Path, go: Go, *, again: str, as_json: bo
         if isinstance(error, SystemExit) and error.code == UNREAD:
             raise
         outcome = next((outcome for kind, outcome in _SEALS.items() if isinstance(error, kind)), None)
-        _say_why(name, error, outcome, as_json)
-        if not as_json:
+        _say_why(name, error, outcome, events)
+        if events is None:
             say("It can be resumed:" if outcome is None else f"The thread is sealed {outcome}. What an auditor gets:")
             if _asks_a_person(error):
                 say(escape(f"  flow approvals --store {shlex.quote(str(store))}   # what waits for a person, first"))
             say(escape(f"  {again if outcome is None else export_command(name, store)}"))
         raise typer.Exit(3 if outcome is None else 5) from None
-    if as_json:
-        _say_ended(name, outcome="completed", status=run.status)
+    if events is not None:
+        _say_ended(events, name, outcome="completed", status=run.status)
         return
     print_lines(render_verdict(name, run.thread.verify(trust=_trust(job))))
+    say("Trusted here are the keys that the program itself works with; an auditor goes by their own.")
     been = "Completed" if told - {THREAD_VERIFIED} else "It was completed before; nothing was done. It ended"
     say(f"{been} in status {escape(run.status)}. What an auditor gets:")
     say(escape(f"  {export_command(name, store)}"))
@@ -116,11 +127,11 @@ def _run(store: Path, create: bool, bus: Bus, go: Go) -> Run:
     return end
 
 
-def _watched(job: Job, name: str, bus: Bus, work: Callable[[], Run], as_json: bool) -> Run:
+def _watched(job: Job, name: str, bus: Bus, work: Callable[[], Run], events: TextIO | None) -> Run:
     """Do the work, and meanwhile show how it goes: as CloudEvents, as a tree on a terminal, else line by line."""
     screen = Console(stderr=True)
-    if as_json:
-        bus.subscribe(lambda event: say(json.dumps(cloud_event(event, SYSTEM.now_ms()), ensure_ascii=True)))
+    if events is not None:
+        bus.subscribe(lambda event: _say_event(events, event))
     elif screen.is_terminal:
         names = {**_agents(job), **{key: who for who, key in job.approvers.items()}}
         progress = Progress(name, job.agent.plan, job.limits, names)
@@ -160,20 +171,24 @@ def _trust(job: Job) -> TrustStore:
     return TrustStore({**known, **{key: TrustedKey(who, "human") for who, key in job.approvers.items()}})
 
 
-def _say_why(name: str, error: BaseException, outcome: str | None, as_json: bool) -> None:
+def _say_why(name: str, error: BaseException, outcome: str | None, events: TextIO | None) -> None:
     code = error.code if isinstance(error, FlowError) else type(error).__name__
     notes = getattr(error, "__notes__", [])
     text = words(error)
-    if as_json:
-        _say_ended(name, outcome=outcome, error=code, text=text, notes=notes)
+    if events is not None:
+        _say_ended(events, name, outcome=outcome, error=code, text=text, notes=notes)
         return
     typer.echo(escape(f"error: {text if isinstance(error, FlowError) else f'{code}: {text}'}"), err=True)
     for note in notes:
         typer.echo(escape(f"  {note}"), err=True)
 
 
-def _say_ended(name: str, **how: Any) -> None:
-    say(json.dumps(cloud_event(Event(ENDED, {"thread": name, **how}), SYSTEM.now_ms()), ensure_ascii=True))
+def _say_ended(events: TextIO, name: str, **how: Any) -> None:
+    _say_event(events, Event(ENDED, {"thread": name, **how}))
+
+
+def _say_event(events: TextIO, event: Event) -> None:
+    say(json.dumps(cloud_event(event, SYSTEM.now_ms()), ensure_ascii=True), events)
 
 
 def resume_command(name: str, program: str, store: Path) -> str:

@@ -37,7 +37,9 @@ MessageArgument = Annotated[
         metavar="MESSAGE", help="The address of the message or of its escalation; 8 hex digits of it will do."
     ),
 ]
-KeyOption = Annotated[Path, typer.Option("--key", help="Your key file; its passphrase is asked for.")]
+KeyOption = Annotated[
+    Path, typer.Option("--key", help="Your key file; a passphrase is taken from ENVELOPE_PASSPHRASE, or asked for.")
+]
 EvidenceOption = Annotated[
     list[Path] | None,
     typer.Option("--evidence", metavar="PATH", help="A file or folder to look for evidence in; may be repeated."),
@@ -101,7 +103,10 @@ def refuse(
 
 def close(
     name: Annotated[str, typer.Argument(help="The thread's name in the store.")],
-    key: Annotated[Path, typer.Option("--key", help="The key file of its owner, or of another moderator.")],
+    key: Annotated[
+        Path,
+        typer.Option("--key", help="The key file of its owner, or of another moderator; passphrase as of approve."),
+    ],
     reason: Annotated[str, typer.Option("--reason", metavar="WORDS", help="Why; it stands in the seal.")],
     store: StoreOption = STORE,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from envelope import parse_address
-from flow.cli_conduct import conduct, resume_command
+from flow.cli_conduct import aside, conduct, resume_command
 from flow.cli_program import find_job
 from flow.cli_threads import STORE, StoreOption
 from flow.errors import FlowError
@@ -25,7 +25,12 @@ def resume(
     seen: Annotated[
         str | None, typer.Option("--seen", metavar="ADDRESS", help="A record that the thread must have.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the events as CloudEvents, a line each.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print the events as CloudEvents, a line each; what the program prints goes to stderr."
+        ),
+    ] = False,
 ) -> None:
     """Go on with a run that was cut off or that paused, in the same thread.
 
@@ -34,6 +39,7 @@ def resume(
     """
     words = _words(in_doubt)
     address = None if seen is None else parse_address(seen)
+    events = aside() if as_json else None
     job = find_job(program)
     conduct(
         job,
@@ -43,7 +49,7 @@ def resume(
             name, store=opened, bus=bus, heartbeat=monitor, in_doubt=words, seen=address
         ),
         again=resume_command(name, program, store),
-        as_json=as_json,
+        events=events,
     )
 
 

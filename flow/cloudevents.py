@@ -30,7 +30,7 @@ def cloud_event(event: Event, now_ms: int) -> dict[str, Any]:
     what = (
         address_text(event.address)
         if event.address
-        else "/".join(_text(event.data[name]) for name in _TOLD_APART_BY if name in event.data)
+        else "/".join(_text(event.data[name]) for name in _TOLD_APART_BY if name in event.data) or str(now_ms)
     )
     return {
         "specversion": "1.0",

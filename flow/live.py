@@ -145,5 +145,5 @@ class Progress:
             ("messages", len(self._said), self._limits.max_messages),
         )
         for what, count, most in used:
-            head.append(f"  {count:,} of {most:,} {what}" if most else f"  {count:,} {what}", "not bold")
+            head.append(f"  {what} {count:,} of {most:,}" if most else f"  {what} {count:,}", "not bold")
         return head.append(f"  {escape(self._heart)}", "bold red") if self._heart else head

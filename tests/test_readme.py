@@ -32,7 +32,7 @@ def test_the_first_program_runs_and_prints_what_the_text_says(tmp_path: Path) ->
 def test_a_person_decides_as_the_text_shows(tmp_path: Path) -> None:
     program = re.search(r"<!-- durable:begin -->\n```python\n(.*?)```", TEXT, re.DOTALL)
     script = re.search(r"```sh\n(flow approvals.*?)```", TEXT, re.DOTALL)
-    approvers = re.search(r"`approvers=\{\"ada\": her_key\}` beside `peers`", TEXT)
+    approvers = re.search(r'`approvers=\{"ada": parse_did\("did:key:z6Mk…"\)\}`', TEXT)
     assert program
     assert script
     assert approvers
@@ -47,7 +47,8 @@ def test_a_person_decides_as_the_text_shows(tmp_path: Path) -> None:
         "SECONDS = 2": "SECONDS = 0",
         "import Agent,": "import Escalated, Agent,",
         '    return f"I agree': "    if message.step == ('ship',): raise Escalated('May it?')\n    return f\"I agree",
-        'peers={"reviewer"': 'approvers={"ada": Identity.load("ada.pem").public_key}, peers={"reviewer"',
+        "import Card, Identity": "import Card, Identity, parse_did",
+        'peers={"reviewer"': f'approvers={{"ada": parse_did("{keys["ada"].did}")}}, peers={{"reviewer"',
     }.items():
         assert text in escalates
         escalates = escalates.replace(text, instead, 1)

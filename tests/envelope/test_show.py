@@ -441,7 +441,7 @@ def test_a_timeline_tells_who_said_what_to_whom_and_what_became_of_it() -> None:
         "      │   Ada confirms",
         "      └ settled succeeded, attempts 2",
         "        ┃ Shipped.",
-        "   2  2025-10-09 08:53:20Z  Ada seals the thread completed",
+        "   6  2025-10-09 08:53:20Z  Ada seals the thread completed",
         "      ┃ Done.",
     ]
 
@@ -470,7 +470,7 @@ def test_a_decline_and_an_unsettled_request_are_shown() -> None:
     assert lines[-2:] == ["      │ ┃ No.", "      └ not settled"]
 
 
-def test_an_approval_names_the_escalation_it_is_by() -> None:
+def test_an_approval_names_who_was_asked_and_in_which_escalation() -> None:
     writer = begin()
     said = writer.message(ADA, "m1", "Please.", to=[BOB.public_key], sent_at=START)
     asked = writer.message(
@@ -479,7 +479,7 @@ def test_an_approval_names_the_escalation_it_is_by() -> None:
     writer.ruling(ADA, writer.ack(PAT, asked, "You may.", sent_at=START), sent_at=START)
     writer.settle(ADA, [{"message": said.address, "outcome": "approved", "by": asked.address}], sent_at=START)
     lines = timeline(writer, TRUST)
-    assert f"      └ settled approved, by {address_text(asked.address)[:15]}…" in lines
+    assert f"      └ settled approved by Pat, asked in {address_text(asked.address)[:15]}…" in lines
     assert "      in reply to m1" in lines
 
 

@@ -84,9 +84,13 @@ def test_a_run_that_is_declined_ends_with_5(tmp_path: Path) -> None:
 
 def test_with_json_every_line_is_a_cloudevent_and_the_last_one_says_how_it_ended(tmp_path: Path) -> None:
     program(tmp_path)
-    text = (tmp_path / "release.py").read_text("utf-8").replace('print("acting", flush=True)', "pass")
-    (tmp_path / "release.py").write_text(text, "utf-8")
+    text = (tmp_path / "release.py").read_text("utf-8")
+    children = 'print("acting", flush=True); import subprocess; subprocess.run(["echo", "child"])'
+    (tmp_path / "release.py").write_text(
+        'print("imported")\n' + text.replace('print("acting", flush=True)', children), "utf-8"
+    )
     result = flow(tmp_path, "run", "t", "--with", "release:job", "--json")
+    assert sorted(result.stderr.split()) == ["acting", "child", "imported"]
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert [event["type"] for event in events[:4]] == [
         "agent.message_delivered", "agent.message_acked", "machine.move", "flow.step_completed",
@@ -134,7 +138,7 @@ def test_on_a_terminal_the_steps_are_shown_with_who_is_awaited_and_the_budget(tm
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "? build  asking  awaits reviewer for" in text
     assert "✓ ship  succeeded  c" in text
-    assert "15 of 100 bytes  2 messages" in text
+    assert "bytes 15 of 100  messages 2" in text
     assert "t: valid, sealed, outcome completed" in text
 
 

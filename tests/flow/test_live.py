@@ -106,7 +106,7 @@ async def test_the_budget_is_shown_and_a_message_told_twice_counts_once() -> Non
     for event in list(stage.bus.events):
         progress.observe(event, 0)
     payload = len(stage.bus.events[0].data["message"].record.payload)
-    assert printed(progress).startswith(f"t  {payload} of 1,000 bytes  1 messages")
+    assert printed(progress).startswith(f"t  bytes {payload} of 1,000  messages 1")
 
 
 def test_a_silence_is_shown_until_it_ends() -> None:
