@@ -109,3 +109,8 @@ def test_a_programs_own_event_is_written_as_far_as_json_goes() -> None:
 def test_an_outcome_without_a_message_names_none() -> None:
     outcome = Outcome("s", "b", failure=Failure("s", "E", "t", None))
     assert cloud_event(Event(STEP_COMPLETED, {"outcome": outcome}), NOW)["data"]["outcome"]["message"] is None
+
+
+def test_an_event_that_nothing_tells_apart_goes_by_its_time() -> None:
+    first, second = (cloud_event(Event("mine", {"thread": "t"}), now)["id"] for now in (NOW, NOW + 1))
+    assert (first, second) == (f"mine/{NOW}", f"mine/{NOW + 1}")
