@@ -18,7 +18,7 @@ from flow.store import SqliteStore
 from flow.testing import Crash, Crashing, differences
 from tests.flow import killable
 from tests.flow.everything import Everything
-from tests.flow.stage import ANNA, Stage, appended, assert_ended, opened, settled, story
+from tests.flow.stage import ANNA, Meddled, Stage, appended, assert_ended, opened, settled, story
 from tests.flow.test_kill import Left, assert_each_effect_is_there_once, assert_each_message_is_acked_once
 
 pytestmark = pytest.mark.anyio
@@ -79,19 +79,47 @@ async def test_of_twenty_runs_that_begin_one_thread_one_does(kind: str, tmp_path
 @pytest.mark.rule("S4", "D3", "D13")
 @KINDS
 @pytest.mark.parametrize("cut", [1, 9])
+@pytest.mark.parametrize("together", [True, False])
 async def test_of_twenty_that_resume_one_thread_one_goes_on_and_nothing_is_done_twice(
-    kind: str, cut: int, tmp_path: Path
+    kind: str, cut: int, together: bool, tmp_path: Path
 ) -> None:
     calm, world = Everything(), Everything()
+    line = Line(20)
     whole = await calm.stage().run()
     async with store_of(kind, tmp_path) as store:
         with pytest.raises(Crash):
             await world.stage(Crashing(store(), cut)).run()
-        ends = await at_once([world.stage(store()).resume for _ in range(20)])
-        assert {type(end) for end in ends} == {Run, Superseded}
+        stores = [line.held(store()) if together else store() for _ in range(20)]
+        ends = await at_once([world.stage(one).resume for one in stores])
+        if together:
+            assert Counter(type(end) for end in ends) == {Run: 1, Superseded: 19}
+        else:  # whoever comes when the thread is sealed is given its end
+            assert {Run} <= {type(end) for end in ends} <= {Run, Superseded}
         assert len({end.thread for end in ends if isinstance(end, Run)}) == 1
         assert differences(whole.thread.records, await store().read("t")) == []
         assert_nothing_is_done_twice(world, calm)
+
+
+class Line:
+    """Where so many wait for each other before each makes its first commit: all have read the same by then."""
+
+    def __init__(self, many: int) -> None:
+        self._missing = many
+        self._full = anyio.Event()
+
+    def held(self, store: ThreadStore) -> Meddled:
+        """Return a store whose user stops at the line once."""
+        meddled = Meddled(store)
+
+        async def stop(kinds: list[str]) -> None:
+            meddled.before = None
+            self._missing -= 1
+            if not self._missing:
+                self._full.set()
+            await self._full.wait()
+
+        meddled.before = stop
+        return meddled
 
 
 def assert_nothing_is_done_twice(world: Everything, calm: Everything) -> None:
