@@ -28,6 +28,11 @@ _LAYOUT: Final = (
     "standing INTEGER NOT NULL, states INTEGER NOT NULL, tip BLOB NOT NULL, records BLOB NOT NULL, state BLOB, "
     "digest BLOB NOT NULL)",
 )
+_ASTRAY: Final = (  # whether there are rows that the search for a thread's last one would not come by
+    "SELECT 1 FROM (SELECT id >> 32 AS number, min(id) AS first, max(id) AS last, count(*) AS rows FROM commits "
+    "GROUP BY number) WHERE first != number << 32 OR last - first + 1 != rows "
+    "OR number NOT IN (SELECT number FROM threads) LIMIT 1"
+)
 
 _DAMAGED: Final = ("store.corrupt", "the file is damaged: keep it aside, and go on with a copy of before")
 _LOCKED: Final = ("store.locked", "another process holds it locked: wait until that one is done, or end it")
@@ -187,7 +192,12 @@ class Database:
         return connection
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        """See that the file is a store of this version, and ask for all the durability there is."""
+        """See that the file is a whole store of this version, and ask for all the durability there is.
+
+        A row proves that it is what was written, not that it is the last one: where the pages are damaged, a search
+        may miss rows, and a thread would look as it did before. So their order is gone through once, which takes far
+        less than to verify what they hold.
+        """
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         if _answer(connection, "PRAGMA application_id") != APPLICATION_ID:
@@ -206,6 +216,8 @@ class Database:
                 f"{self.path} has other tables than a store has: something has changed it; go on with a copy of before",
                 code="store.corrupt",
             )
+        if _answer(connection, "PRAGMA quick_check(1)") != "ok" or connection.execute(_ASTRAY).fetchone():
+            raise StoreError(f"{self.path}: {_DAMAGED[1]} (it has commits that cannot be found)", code=_DAMAGED[0])
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # without which nothing is durable on macOS
         if _answer(connection, "PRAGMA journal_mode") != "wal":

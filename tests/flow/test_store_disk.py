@@ -252,6 +252,37 @@ def test_no_byte_of_a_file_can_change_what_is_read_without_being_noticed(tmp_pat
 
 
 @pytest.mark.rule("S15")
+async def test_a_page_whose_search_misses_rows_that_are_there_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    async with SqliteStore(path) as store:
+        head = await store.create("t", begun().records[0], b"begun")
+        for _ in range(3):
+            head = await store.commit("t", head, [], b"state")
+        await store.create("u", begun("u").records[0], b"begun")
+    with closing(sqlite3.connect(path)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'commits'").fetchone()
+    whole = bytearray(path.read_bytes())
+    pointers = (root - 1) * 4096 + 8  # two bytes for each row of a leaf, in the order of their ids
+    for lost in (2, 3):
+        whole[pointers + 2 * lost : pointers + 2 * lost + 2] = whole[pointers + 8 : pointers + 10]
+    path.write_bytes(whole)
+    assert await anyio.to_thread.run_sync(anyio.run, contents, path) in DAMAGED
+
+
+@pytest.mark.rule("S15")
+@pytest.mark.parametrize("moved", ["id + 1", "id + (1 << 32)", "id + (5 << 32)", "2 * id"])
+async def test_a_last_row_that_went_to_another_thread_or_place_is_noticed(tmp_path: Path, moved: str) -> None:
+    path = tmp_path / "threads.db"
+    await filled(path)
+    async with SqliteStore(path) as store:
+        await store.create("u", begun("u").records[0], b"begun")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE commits SET id = {moved} WHERE id = (1 << 32) + 3")  # noqa: S608
+    async with SqliteStore(path) as store:
+        assert await code(store.head("t")) == "store.corrupt"
+
+
+@pytest.mark.rule("S15")
 def test_a_page_that_was_overwritten_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "threads.db"
     anyio.run(filled, path, 40)
