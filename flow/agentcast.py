@@ -10,6 +10,7 @@ from envelope.cards import read_proofs
 from flow.agentcode import Code, Function
 from flow.agentfaults import Faults, shown
 from flow.agenttables import AgentTables, OwnerTable, PeerTable
+from flow.endings import words
 from flow.peers import Delivery, Peer
 from flow.tomlplaces import KeyPath
 from flow.transport import local
@@ -100,13 +101,14 @@ class Members:
             return _Elsewhere(key)
         try:
             peer: Any = connect(key)
+            fits = callable(getattr(peer, "ack", None)) and peer.key == key
         except Exception as error:
-            self._faults.note_field("agent.peer", where, f"{type(error).__name__}: {shown(str(error))}")
+            self._faults.note_field("agent.peer", where, f"{type(error).__name__}: {shown(words(error))}")
             return None
         if iscoroutine(peer):
             peer.close()
-        if not callable(getattr(peer, "ack", None)) or getattr(peer, "key", None) != key:
-            text = f"it returned {shown(peer)}: return a Peer whose key is {did_key(key)}"
+        if not fits:
+            text = f"it returned a {type(peer).__name__}: return a Peer whose key is {did_key(key)}"
             self._faults.note_field("agent.peer", where, text)
             return None
         found: Peer = peer

@@ -17,6 +17,20 @@ _LONGEST_SHOWN: Final = 60
 _MOST_LISTED: Final = 20
 _TREES: Final[Mapping[str, type[FlowError]]] = {"plan": PlanError, "machine": MachineError}
 
+_WORDS: Final = {
+    "Input should be ": "",
+    "String should match pattern": "a text of the form",
+    "String should have": "a text of",
+    "a valid dictionary": "a table",
+    "a valid tuple": "a list",
+    "a valid string": "a text",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+"""What pydantic says, and how it is said of a TOML document."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -150,9 +164,9 @@ def _told(entry: ErrorDetails, where: KeyPath, model: type[BaseModel]) -> str:
     description = _description(model, where)
     if entry["type"] == "missing":
         return f"it is missing. {description}".rstrip()
-    due = entry["msg"].replace("a valid dictionary", "a table").replace("a valid tuple", "a list")
-    due = due.removeprefix("Input should be ").replace("a valid ", "a ")
-    due = due.replace("String should match pattern", "a text of the form").replace("String should have", "a text of")
+    due = entry["msg"]
+    for pydantic, toml in _WORDS.items():
+        due = due.replace(pydantic, toml)
     return f"{shown(entry['input'])} stands here: give {due}. {description}".rstrip()
 
 

@@ -6,8 +6,10 @@ program, which hands over a registry of its functions by name. Nothing is ever i
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date, time
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -24,7 +26,6 @@ from flow.agenttables import AgentTables, LimitsTable
 from flow.budget import Limits
 from flow.errors import FlowError
 from flow.job import Job
-from flow.recording import Shape
 from flow.tomlplaces import KeyPath, places
 from flow.validation import validate
 
@@ -71,8 +72,10 @@ class AgentFile:
     @classmethod
     def _read(cls, faults: Faults) -> Self | None:
         text = _text(faults)
-        if text is None:
-            return None
+        return None if text is None else cls._parse(text, faults)
+
+    @classmethod
+    def _parse(cls, text: str, faults: Faults) -> Self | None:
         try:
             tables = tomllib.loads(text)
             faults.lines, faults.tables = places(text), tables
@@ -83,16 +86,19 @@ class AgentFile:
             told = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
             if told:
                 faults.lines = {("toml",): int(told[2])}
-            why = f"{told[1]}, at column {told[3]}" if told else str(error)
-            faults.note("agent.file", ("toml",), f"no TOML: {why}")
+            reason = f"{told[1]}, at column {told[3]}" if told else str(error)
+            faults.note("agent.file", ("toml",), f"no TOML: {reason}")
+            return None
+        for where, value in _values(tables):
+            if why := _unfit(where, value):
+                faults.note_field("agent.field", where, why)
+        if faults.found:
             return None
         try:
             return cls(faults.file, AgentTables.model_validate(tables), faults.lines, tables)
         except ValidationError as error:
             faults.note_fields(error, AgentTables)
-        except RecursionError:
-            faults.note("agent.file", (), "it nests without end: flatten it")
-        return None
+            return None
 
     def bind(self, registry: Registry, *, load: Load = Identity.load) -> Job:
         """Make a job of the document and the functions that it names.
@@ -140,9 +146,11 @@ class AgentFile:
                 room=tables.room,
             )
             job.check()
-            Shape(job.record).dump(job.record)
         except FlowError as error:
             faults.note_error(error, self._place(error))
+            return None, code
+        except RecursionError:
+            faults.note_field("machine.record", ("record",), "it nests without end: flatten it")
             return None, code
         return job, code
 
@@ -192,6 +200,28 @@ def check(path: str | Path, registry: Registry | None = None, *, load: Load = Id
 
 def _checked(faults: Faults, uses: Mapping[str, list[str]] = MappingProxyType({}), job: Job | None = None) -> Checked:
     return Checked(tuple(sorted(faults.found, key=lambda fault: fault.line or 0)), uses, job)
+
+
+def _values(tables: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield everything that stands below some keys and is no table or array."""
+    left: list[tuple[KeyPath, Any]] = [((), tables)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, dict):
+            left += (((*where, key), inner) for key, inner in reversed(value.items()))
+        elif isinstance(value, list):
+            left += (((*where, number), inner) for number, inner in reversed(list(enumerate(value))))
+        else:
+            yield where, value
+
+
+def _unfit(where: KeyPath, value: Any) -> str | None:
+    """Say why a value cannot stand in a document at all, if it cannot."""
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return "the number does not fit into 64 bits"
+    if where[0] == "record" and (isinstance(value, date | time) or (isinstance(value, float) and not isfinite(value))):
+        return f"{value} stands here: a record is JSON data, which has no dates and no such numbers; write a text"
+    return None
 
 
 def _text(faults: Faults) -> str | None:

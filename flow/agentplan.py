@@ -1,6 +1,5 @@
 """The machine and the plan that an agent document describes, built as a program would build them."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from flow.agentcode import Code
@@ -84,7 +83,7 @@ class _Builder:
         try:
             return Plan(filter(None, steps), filter(None, panels))
         except PlanError as error:
-            self._faults.note_error(error, _place(error, table.steps, where))
+            self._faults.note_error(error, _place(error, table, where))
             return None
 
     def sub(self, name: str, where: KeyPath) -> Plan:
@@ -148,9 +147,10 @@ def _loop(table: LoopTable, guard: object) -> Loop:
     return Loop(table.max, guard)  # type: ignore[arg-type]
 
 
-def _place(error: FlowError, steps: Sequence[StepTable], where: KeyPath) -> KeyPath:
-    """Return where the step stands that an error of a plan is of: of two with one id, the later."""
-    numbers = [number for number, step in enumerate(steps) if step.id == error.step]
-    if not numbers:
-        return where
-    return (*where, "steps", numbers[-1 if error.code == "plan.id" else 0])
+def _place(error: FlowError, table: AgentTables | PlanTable, where: KeyPath) -> KeyPath:
+    """Return where the step or panel stands that an error of a plan is of: of two steps with one id, the later."""
+    if error.code == "plan.panel":
+        panels = (number for number, panel in enumerate(table.panels) if error.step in panel.steps)
+        return (*where, "panels", next(panels))
+    steps = [number for number, step in enumerate(table.steps) if step.id == error.step]
+    return (*where, "steps", steps[-1 if error.code == "plan.id" else 0]) if steps else where

@@ -193,7 +193,10 @@ def json_schema() -> dict[str, Any]:
 
 
 def _as_in_toml(schema: Any) -> Any:
-    """Return a schema that knows no null, which TOML does not have, and no titles, which only repeat a name."""
+    """Return a schema that knows no null, which TOML does not have, and no titles, which only repeat a name.
+
+    Where keys have a form, no others are allowed, which pydantic leaves open.
+    """
     if isinstance(schema, list):
         return [_as_in_toml(item) for item in schema]
     if not isinstance(schema, dict):
@@ -201,6 +204,8 @@ def _as_in_toml(schema: Any) -> Any:
     fields = {key: _as_in_toml(value) for key, value in schema.items() if (key, value) != ("default", None)}
     if isinstance(fields.get("title"), str):
         del fields["title"]
+    if "patternProperties" in fields:
+        fields["additionalProperties"] = False
     choices = [choice for choice in fields.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1:
         del fields["anyOf"]

@@ -63,7 +63,9 @@ class _Scan:
         self._at += brackets
         table: KeyPath = ()
         for part in above:
-            table = self._newest((*table, part))
+            table = (*table, part)
+            self._note(table, start)
+            table = self._newest(table)
         table = (*table, last)
         if brackets == 2:
             self._note(table, start)
