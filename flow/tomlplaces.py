@@ -131,4 +131,4 @@ class _Scan:
             self._at = match.end()
 
     def _note(self, path: KeyPath, at: int) -> None:
-        self.lines.setdefault(path, bisect_right(self._newlines, at - 1) + 1)
+        self.lines.setdefault(path, bisect_right(self._newlines, at) + 1)

@@ -1,6 +1,8 @@
 """Agent documents: what they say is what a program would build, and what is wrong with them is told with its line."""
 
+import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -481,6 +483,18 @@ def test_a_record_nested_deeply_ends_in_a_job_or_an_error(tmp_path: Path, nestin
     path = written(tmp_path, more="[record]\nx = " + "[" * nesting + "]" * nesting)
     checked = check(path, REGISTRY)
     assert (checked.job is None) == bool(checked.faults)
+
+
+def test_a_record_that_is_nested_too_deeply_for_the_callers_stack_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, more="[record]\nx = " + "[" * 200 + "]" * 200)
+    document = AgentFile.read(path)
+    document.bind(REGISTRY)
+
+    def deeper(levels: int) -> None:
+        deeper(levels - 1) if levels else document.bind(REGISTRY)
+
+    with pytest.raises(FlowError, match="record: it nests without end"):
+        deeper(sys.getrecursionlimit() - len(inspect.stack()) - 350)
 
 
 def test_a_record_that_is_too_long_to_be_written_down_is_refused(tmp_path: Path) -> None:

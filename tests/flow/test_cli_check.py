@@ -126,9 +126,12 @@ def test_an_encrypted_key_is_opened_with_the_passphrase_of_the_environment(tmp_p
 
 
 def test_what_a_document_says_cannot_move_the_cursor(tmp_path: Path) -> None:
-    written(tmp_path, ('payload = "Ship it."', 'payload = "\\u001b[2J"'), ('"ship"\n', '"\\u001b[2Jx"\n'))
-    _, out, _ = check(tmp_path)
-    assert "\x1b" not in out
+    written(tmp_path, ('payload = "Ship it."', 'payload = "\\u001b[2J"'), ("author.pem", "\u202e.pem"))
+    code, out, _ = check(tmp_path)
+    assert (code, "\\u202e.pem: No such file" in out, "\u202e" in out) == (2, True, False)
+    written(tmp_path, ('payload = "Ship it."', 'payload = "\\u001b[2J"'))
+    code, out, _ = check(tmp_path)
+    assert (code, '"\\x1b[2J"' in out, "\x1b" in out) == (0, True, False)
 
 
 def test_the_help_says_the_exit_codes_with_an_example(tmp_path: Path) -> None:

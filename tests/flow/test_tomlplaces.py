@@ -30,6 +30,7 @@ deep = {}
 [[rows.more]]
 [[rows]]
 id = "b"
+[over.under]
 '''
 
 
@@ -49,6 +50,8 @@ id = "b"
         (("rows", 0, "more", 0), 17),
         (("rows", 1), 18),
         (("rows", 1, "id"), 19),
+        (("over",), 20),
+        (("over", "under"), 20),
     ],
 )
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
