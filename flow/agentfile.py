@@ -8,7 +8,6 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, time
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +31,7 @@ from flow.validation import validate
 MAX_BYTES: Final = 1 << 20
 """How large a document is at most; a larger one is not parsed."""
 
+_JSON: Final = (bool, int, float, str)
 _MOST_PARTS: Final = 32
 _LONG_KEY: Final = re.compile(
     r"\.(?:[ \t]*(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.){" + str(_MOST_PARTS) + "}"
@@ -219,7 +219,7 @@ def _unfit(where: KeyPath, value: Any) -> str | None:
     """Say why a value cannot stand in a document at all, if it cannot."""
     if type(value) is int and not -(2**63) <= value < 2**63:
         return "the number does not fit into 64 bits"
-    if where[0] == "record" and (isinstance(value, date | time) or (isinstance(value, float) and not isfinite(value))):
+    if where[0] == "record" and (type(value) not in _JSON or (type(value) is float and not isfinite(value))):
         return f"{value} stands here: a record is JSON data, which has no dates and no such numbers; write a text"
     return None
 
