@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from envelope.cose import split
 from envelope.show import UNREAD, escape, print_lines, render_verdict, say
 from flow.bus import MESSAGE_ACKED, MESSAGE_DELIVERED, STEP_COMPLETED, THREAD_VERIFIED, Bus, Event
 from flow.cli_threads import export_command, opened_store
+from flow.clock import SYSTEM
 from flow.cloudevents import cloud_event
 from flow.endings import SEALED_AS, words
 from flow.errors import Cancelled, Escalated, FlowError
@@ -120,13 +120,13 @@ def _watched(job: Job, name: str, bus: Bus, work: Callable[[], Run], as_json: bo
     """Do the work, and meanwhile show how it goes: as CloudEvents, as a tree on a terminal, else line by line."""
     screen = Console(stderr=True)
     if as_json:
-        bus.subscribe(lambda event: say(json.dumps(cloud_event(event, _now()), ensure_ascii=True)))
+        bus.subscribe(lambda event: say(json.dumps(cloud_event(event, SYSTEM.now_ms()), ensure_ascii=True)))
     elif screen.is_terminal:
         names = {job.agent.identity.public_key: job.agent.name, **{peer.key: who for who, peer in job.peers.items()}}
         names |= {key: who for who, key in job.approvers.items()}
         progress = Progress(name, job.agent.plan, job.limits, names)
-        bus.subscribe(lambda event: progress.observe(event, _now()))
-        live = Live(console=screen, get_renderable=lambda: progress.tree(_now()), refresh_per_second=4)
+        bus.subscribe(lambda event: progress.observe(event, SYSTEM.now_ms()))
+        live = Live(console=screen, get_renderable=lambda: progress.tree(SYSTEM.now_ms()), refresh_per_second=4)
         live.start()
         try:
             return work()
@@ -135,10 +135,6 @@ def _watched(job: Job, name: str, bus: Bus, work: Callable[[], Run], as_json: bo
     else:
         bus.subscribe(_tell)
     return work()
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _tell(event: Event) -> None:
@@ -174,7 +170,7 @@ def _say_why(name: str, error: BaseException, outcome: str | None, as_json: bool
 
 
 def _say_ended(name: str, **how: Any) -> None:
-    say(json.dumps(cloud_event(Event(ENDED, {"thread": name, **how}), _now()), ensure_ascii=True))
+    say(json.dumps(cloud_event(Event(ENDED, {"thread": name, **how}), SYSTEM.now_ms()), ensure_ascii=True))
 
 
 def resume_command(name: str, program: str, store: Path) -> str:

@@ -6,6 +6,7 @@ that a test moves by hand (`flow.testing.FakeClock`). Nothing else in this packa
 
 import time
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import anyio
@@ -45,6 +46,11 @@ class SystemClock:
 
     def move_on_after(self, seconds: float | None) -> AbstractContextManager[anyio.CancelScope]:
         return anyio.move_on_after(seconds)
+
+
+def rfc3339(ms: int) -> str:
+    """Return a time in ms since the epoch as RFC 3339 has it, in UTC and with milliseconds."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 SYSTEM: Final[Clock] = SystemClock()

@@ -5,12 +5,12 @@ signed: a message is named by its address.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from envelope import Ack, Envelope, Message, Ruling, ThreadVerdict, address_text, did_key
 from flow.bus import Event
+from flow.clock import rfc3339
 from flow.run import Outcome, ThreadCopy
 
 _TOLD_APART_BY = ("message", "left", "step", "source", "target", "beating", "since")
@@ -37,7 +37,7 @@ def cloud_event(event: Event, now_ms: int) -> dict[str, Any]:
         "id": f"{event.name}/{what}",
         "source": source,
         "type": event.name,
-        "time": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": rfc3339(now_ms),
         "datacontenttype": "application/json",
         "data": {name: _plain(value) for name, value in event.data.items()},
     }

@@ -1405,7 +1405,7 @@ async def test_twenty_runs_share_a_store_a_bus_and_a_monitor_and_stay_apart() ->
         assert_ended(run.thread, "completed")
         mine = [event for event in stage.bus.events if event.data["thread"] == name]
         assert Counter(event.name for event in mine) == {
-            MESSAGE_DELIVERED: 3, MESSAGE_ACKED: 6, MACHINE_MOVE: 3, STEP_COMPLETED: 3,
+            MESSAGE_DELIVERED: 3, MESSAGE_ACKED: 6, MACHINE_MOVE: 3, STEP_COMPLETED: 3, THREAD_VERIFIED: 1,
         }  # fmt: skip
     assert len(stage.bus.named(THREAD_VERIFIED)) == 20
     assert len({run.thread.address for run in runs.values()}) == 20
