@@ -1,6 +1,7 @@
 """Run agents over envelope threads: each step is told, acknowledged, ruled on and fired, and the thread proves it."""
 
 from flow.agent import Agent
+from flow.agentfile import AgentFile
 from flow.budget import Limits
 from flow.bus import Bus, Event
 from flow.clock import SYSTEM, Clock
@@ -37,6 +38,7 @@ __all__ = [
     "SYSTEM",
     "AckTimeout",
     "Agent",
+    "AgentFile",
     "Bus",
     "Call",
     "Cancelled",

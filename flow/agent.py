@@ -66,6 +66,21 @@ class Agent:
         """The card's capabilities, ascending."""
         return self.card.capabilities
 
+    def check(
+        self,
+        machine: Machine,
+        record: Any,
+        *,
+        peers: Mapping[str, Peer],
+        judge: Judge,
+        approvers: Mapping[str, PublicKey] = _NOBODY,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        room: str | None = None,
+    ) -> None:
+        """Refuse what `run` refuses before it begins, and do nothing else; arguments as of `run` (rules R1, R2)."""
+        cast = self._cast("checked", peers, judge, approvers, limits, room, None, None, None, SYSTEM)
+        self._runner(cast, "checked", machine, record)
+
     async def run(
         self,
         name: str,
@@ -200,14 +215,16 @@ class Agent:
         return Runner(cast, name, self.plan, plan, machine, deepcopy(record))
 
 
-def _check_recipients(plan: Plan, peers: Mapping[str, Peer]) -> None:
+def _check_recipients(plan: Plan, peers: Mapping[str, Peer], around: str = "") -> None:
     for step in plan.steps:
         unknown = [member for member in step.to if member not in peers]
         if unknown or (step.gate != "none" and not peers):
             who = repr(unknown[0]) if unknown else "anybody"
-            raise PlanError(f"step {step.id!r} is to {who}, who is no peer of this run", code="plan.to")
+            error = PlanError(f"step {step.id!r} is to {who}, who is no peer of this run", code="plan.to")
+            error.step = around + step.id
+            raise error
         if step.sub is not None:
-            _check_recipients(step.sub, peers)
+            _check_recipients(step.sub, peers, f"{around}{step.id}/")
 
 
 def _check(

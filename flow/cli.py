@@ -12,7 +12,7 @@ from envelope import EnvelopeError, verify_file
 from envelope.show import Timeline, escape, print_lines, render_verdict, say_anything, terminal_width
 from envelope.threadfile import write_records
 from envelope.verdict import EXIT_CODES
-from flow import cli_conduct, cli_people, cli_resume, cli_run, cli_threads
+from flow import cli_check, cli_conduct, cli_people, cli_resume, cli_run, cli_threads
 from flow.cli_plan import plan_app
 from flow.demo import copied, files_below, sign_off
 from flow.errors import FlowError
@@ -83,7 +83,10 @@ def demo(
 app.command(epilog="Example: flow threads --store threads.db")(cli_threads.threads)
 app.command(epilog="Example: flow export release -o release.thread")(cli_threads.export)
 app.command("import", epilog=f"Example: flow import release.thread\n\n{cli_threads.IMPORT_CODES}")(cli_threads.import_)
-app.command(epilog=f"Example: flow run release-1.4 --with release:job\n\n{cli_conduct.CODES}")(cli_run.run)
+app.command(epilog=f"Example: flow check agent.toml --with stocktaking:registry\n\n{cli_check.CODES}")(cli_check.check)
+app.command(epilog=f"Example: flow run agent.toml --with stocktaking:registry --name stock-1\n\n{cli_conduct.CODES}")(
+    cli_run.run
+)
 app.command(epilog=f"Example: flow resume release-1.4 --with release:job\n\n{cli_conduct.CODES}")(cli_resume.resume)
 app.command(epilog="Example: flow show release-1.4 --trust trust.toml\n\n" + EXIT_CODES)(cli_threads.show)
 app.command(epilog=f"Example: flow approvals --evidence build/\n\n{cli_people.APPROVALS_CODES}")(cli_people.approvals)

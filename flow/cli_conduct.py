@@ -191,6 +191,7 @@ def _say_event(events: TextIO, event: Event) -> None:
     say(json.dumps(cloud_event(event, SYSTEM.now_ms()), ensure_ascii=True), events)
 
 
-def resume_command(name: str, program: str, store: Path) -> str:
+def resume_command(name: str, program: str, store: Path, document: Path | None) -> str:
     """Return the command that goes on with a run."""
-    return f"flow resume {shlex.quote(name)} --with {shlex.quote(program)} --store {shlex.quote(str(store))}"
+    agent = [] if document is None else ["--agent", str(document)]
+    return shlex.join(["flow", "resume", name, *agent, "--with", program, "--store", str(store)])

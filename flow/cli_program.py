@@ -1,13 +1,16 @@
-"""Finding the Job that a command is given as MODULE:NAME, in a program of the user's own."""
+"""Finding what a command is given as MODULE:NAME, a Job or a registry, in a program of the user's own."""
 
 import importlib
 import inspect
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from envelope import EnvelopeError
+from envelope.unlock import unlock
+from flow.agentfile import AgentFile
 from flow.endings import words
 from flow.errors import FlowError
 from flow.job import Job
@@ -15,20 +18,42 @@ from flow.job import Job
 _ABSENT: Final = object()
 
 
-def find_job(program: str) -> Job:
+def find_job(program: str, document: Path | None = None) -> Job:
     """Return a Job, or what a function makes that is one, of a module that is imported from the folder we are in.
 
     Args:
-        program: `MODULE:NAME`, such as `release:job`.
+        program: `MODULE:NAME`, such as `release:job`; with a document, where its registry is.
+        document: an agent document, which is bound to that.
 
     Raises:
-        FlowError: `cli.with`, whatever the program does meanwhile.
+        FlowError: `cli.with`, whatever the program does meanwhile; or what is wrong with the document.
+    """
+    if document is not None:
+        return AgentFile.read(document).bind(find_registry(program), load=unlock)
+    job: Job = _find(program, Job, "Job", "job")
+    return job
+
+
+def find_registry(program: str) -> Mapping[str, Callable[..., Any]]:
+    """Return a mapping from names to functions, or what a function makes that is one; otherwise as `find_job`."""
+    registry: Mapping[str, Callable[..., Any]] = _find(program, Mapping, "registry", "registry")
+    return registry
+
+
+def _find(program: str, kind: type, called: str, usual: str) -> Any:
+    """Return what is of a kind, or what a function makes that is.
+
+    Args:
+        program: where.
+        kind: the type wanted.
+        called: what a thing of this type is called.
+        usual: the name that it usually has in a program.
     """
     module, _, name = program.partition(":")
     if module.endswith(".py"):
-        raise _refused(program, f"give the module without .py, as in {module.removesuffix('.py')}:{name or 'job'}")
+        raise _refused(program, f"give the module without .py, as in {module.removesuffix('.py')}:{name or usual}")
     if not module or not name.isidentifier():
-        raise _refused(program, "give MODULE:NAME, such as release:job")
+        raise _refused(program, f"give MODULE:NAME, such as release:{usual}")
     try:
         here = Path.cwd()  # before the program can leave it
     except OSError as error:
@@ -45,19 +70,20 @@ def find_job(program: str) -> Job:
         raise _refused(program, f"it does not import: {_told(error, here)}") from error
     try:
         where = getattr(found, "__file__", None) or module
-        job = getattr(found, name, _ABSENT)
-        job = job() if callable(job) else job
+        thing = getattr(found, name, _ABSENT)
+        thing = thing() if callable(thing) and not isinstance(thing, kind) else thing
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _refused(program, f"it makes no Job: {_told(error, here)}") from error
-    if job is _ABSENT:
-        raise _refused(program, f"{where} has no {name!r}: name the Job that stands there")
-    if inspect.iscoroutine(job):
-        job.close()
-    if not isinstance(job, Job):
-        raise _refused(program, f"that is a {type(job).__name__}, not a Job: name one, or a function that returns one")
-    return job
+        raise _refused(program, f"it makes no {called}: {_told(error, here)}") from error
+    if thing is _ABSENT:
+        raise _refused(program, f"{where} has no {name!r}: name the {called} that stands there")
+    if inspect.iscoroutine(thing):
+        thing.close()
+    if not isinstance(thing, kind):
+        text = f"that is a {type(thing).__name__}, not a {called}: name one, or a function that returns one"
+        raise _refused(program, text)
+    return thing
 
 
 def _refused(program: str, text: str) -> FlowError:

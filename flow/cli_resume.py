@@ -1,6 +1,7 @@
 """The command that goes on with a run: the store has the thread, and a program the code."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +16,14 @@ from flow.errors import FlowError
 def resume(
     name: Annotated[str, typer.Argument(help="The thread's name in the store.")],
     program: Annotated[
-        str, typer.Option("--with", metavar="MODULE:NAME", help="Where the run's Job is, or a function that makes it.")
+        str,
+        typer.Option(
+            "--with", metavar="MODULE:NAME", help="Where the document's registry or the Job is, or what makes it."
+        ),
     ],
+    document: Annotated[
+        Path | None, typer.Option("--agent", metavar="DOCUMENT", help="The agent document that began it, if one did.")
+    ] = None,
     store: StoreOption = STORE,
     in_doubt: Annotated[
         list[str] | None,
@@ -34,13 +41,14 @@ def resume(
 ) -> None:
     """Go on with a run that was cut off or that paused, in the same thread.
 
-    The store says how far it came; the program, a module found from this folder, has the Job that began it. What is
+    The store says how far it came; the program, a module found from this folder, has the Job that began it,
+    or the registry of the document that did. What is
     durable is not done again. A run that is still alive elsewhere is taken over from: it stops at its next commit.
     """
     words = _words(in_doubt)
     address = None if seen is None else parse_address(seen)
     events = aside() if as_json else None
-    job = find_job(program)
+    job = find_job(program, document)
     conduct(
         job,
         name,
@@ -48,7 +56,7 @@ def resume(
         lambda opened, bus, monitor: job.resume(
             name, store=opened, bus=bus, heartbeat=monitor, in_doubt=words, seen=address
         ),
-        again=resume_command(name, program, store),
+        again=resume_command(name, program, store, document),
         events=events,
     )
 

@@ -1,5 +1,6 @@
 """The command that begins a run."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,13 +8,26 @@ import typer
 from flow.cli_conduct import aside, conduct, resume_command
 from flow.cli_program import find_job
 from flow.cli_threads import STORE, StoreOption
+from flow.errors import FlowError
 
 
 def run(
-    name: Annotated[str, typer.Argument(help="The name that the thread gets in the store.")],
-    program: Annotated[
-        str, typer.Option("--with", metavar="MODULE:NAME", help="Where the run's Job is, or a function that makes it.")
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="DOCUMENT|NAME",
+            help="An agent document, FILE.toml; or the name that the thread of a Job gets in the store.",
+        ),
     ],
+    program: Annotated[
+        str,
+        typer.Option(
+            "--with", metavar="MODULE:NAME", help="Where the document's registry or the Job is, or what makes it."
+        ),
+    ],
+    given: Annotated[
+        str | None, typer.Option("--name", help="The thread's name, for a document; the agent's name if not given.")
+    ] = None,
     store: StoreOption = STORE,
     as_json: Annotated[
         bool,
@@ -22,19 +36,23 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run a job to its end, in a thread of its own, and tell how it goes.
+    """Run an agent document or a job to its end, in a thread of its own, and tell how it goes.
 
     On a terminal the steps are shown with their states, who is awaited since when, and how much of the budget is used;
     elsewhere there is a line for each event. Ctrl-C pauses, and says how to go on.
     """
+    document = Path(what) if what.endswith(".toml") else None
+    if document is None and given is not None:
+        raise FlowError(f"--name {given!r}: {what!r} is the thread's name already: say one", code="cli.name")
     events = aside() if as_json else None
-    job = find_job(program)
+    job = find_job(program, document)
+    name = what if document is None else given or job.agent.name
     conduct(
         job,
         name,
         store,
         lambda opened, bus, monitor: job.run(name, store=opened, bus=bus, heartbeat=monitor),
-        again=resume_command(name, program, store),
+        again=resume_command(name, program, store, document),
         events=events,
         create=True,
     )

@@ -41,9 +41,17 @@ class FlowError(Exception):
 
 
 class MachineError(FlowError):
-    """A machine, a record or a firing is not what it must be."""
+    """A machine, a record or a firing is not what it must be.
+
+    Attributes:
+        row: the number of the machine's row concerned, from 0, or None.
+    """
 
     default_code = "machine"
+
+    def __init__(self, text: str = "", *, code: str | None = None, row: int | None = None) -> None:
+        super().__init__(text, code=code)
+        self.row = row
 
 
 class GuardRefused(MachineError):

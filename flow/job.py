@@ -33,6 +33,14 @@ class Job:
     limits: Limits = Limits()  # noqa: RUF009 - frozen
     room: str | None = None
 
+    def check(self) -> None:
+        """Refuse what `run` refuses before it begins, and do nothing else.
+
+        Raises:
+            FlowError: as `Agent.run` does.
+        """
+        self.agent.check(self.machine, self.record, **self._members())
+
     async def run(self, name: str, **options: Any) -> Run:
         """Run it as a new thread; options as of `Agent.run`: store, bus, heartbeat, clock, nonce, follows."""
         return await self.agent.run(name, self.machine, self.record, **self._members(), **options)

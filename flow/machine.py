@@ -113,22 +113,29 @@ class Machine:
             self._between[row.source, row.target] = (*self.rows_to(row.source, row.target), row)
 
     def _check(self) -> None:
-        for name in (self.initial, *(n for row in self.rows for n in (row.source, row.trigger, row.target))):
+        names = [(number, n) for number, row in enumerate(self.rows) for n in (row.source, row.trigger, row.target)]
+        for number, name in [(None, self.initial), *names]:
             if not isinstance(name, str) or not NAME.fullmatch(name):
-                raise MachineError(f"{name!r} is no name for a status or trigger: {NAME.pattern}", code="machine.name")
+                raise MachineError(
+                    f"{name!r} is no name for a status or trigger: {NAME.pattern}", code="machine.name", row=number
+                )
         seen: dict[tuple[str, str], str] = {}
-        for row in self.rows:
+        for number, row in enumerate(self.rows):
             if row.source == row.target:
-                raise MachineError(f"{_shown(row)} stays where it is: remove it", code="machine.self_loop")
+                raise MachineError(f"{_shown(row)} stays where it is: remove it", code="machine.self_loop", row=number)
             if (row.source, row.trigger) in seen:
                 other = seen[row.source, row.trigger]
-                raise MachineError(f"{_shown(row)}: this trigger already leads to {other!r}", code="machine.duplicate")
+                raise MachineError(
+                    f"{_shown(row)}: this trigger already leads to {other!r}", code="machine.duplicate", row=number
+                )
             seen[row.source, row.trigger] = row.target
         reached = self._reached()
-        for row in self.rows:
+        for number, row in enumerate(self.rows):
             if row.source not in reached:
                 raise MachineError(
-                    f"{_shown(row)}: {row.source!r} cannot be reached from {self.initial!r}", code="machine.unreachable"
+                    f"{_shown(row)}: {row.source!r} cannot be reached from {self.initial!r}",
+                    code="machine.unreachable",
+                    row=number,
                 )
 
     def _reached(self) -> set[str]:

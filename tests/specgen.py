@@ -1,12 +1,18 @@
-"""Writes `spec/rules.toml` from the registry: `python -m tests.specgen`, or `--check` to compare only."""
+"""Writes what is generated in `spec/`: `python -m tests.specgen`, or `--check` to compare only.
+
+`rules.toml` is made from the registry of rules, `agent.schema.json` from the tables of agent documents.
+"""
 
 import json
 import sys
 from pathlib import Path
 
 from envelope.rules import RULES, STAGES
+from flow.agenttables import json_schema
 
-TARGET = Path(__file__).parents[1] / "spec" / "rules.toml"
+SPEC = Path(__file__).parents[1] / "spec"
+TARGET = SPEC / "rules.toml"
+SCHEMA = SPEC / "agent.schema.json"
 
 HEADER = """\
 # The rules of the envelope protocol, as data. Written by `python -m tests.specgen` from envelope/rules.py; the
@@ -24,19 +30,24 @@ def rules_toml() -> str:
     return "\n".join(parts)
 
 
+def schema_json() -> str:
+    """Return the text of `spec/agent.schema.json`."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=True) + "\n"
+
+
 def main(arguments: list[str]) -> int:
-    """Write the file, or with `--check` return 1 if it is not up to date."""
+    """Write the files, or with `--check` return 1 if one is not up to date."""
     if arguments not in ([], ["--check"]):
         print("usage: python -m tests.specgen [--check]", file=sys.stderr)
         return 2
-    if arguments:
-        current = TARGET.read_text(encoding="utf-8") if TARGET.exists() else None
-        if current != rules_toml():
-            print(f"{TARGET.name} is not up to date: run python -m tests.specgen", file=sys.stderr)
-            return 1
-        return 0
-    TARGET.write_text(rules_toml(), encoding="utf-8", newline="\n")
-    return 0
+    status = 0
+    for target, text in ((TARGET, rules_toml()), (SCHEMA, schema_json())):
+        if not arguments:
+            target.write_text(text, encoding="utf-8", newline="\n")
+        elif not target.exists() or target.read_text(encoding="utf-8") != text:
+            print(f"{target.name} is not up to date: run python -m tests.specgen", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

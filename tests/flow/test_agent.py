@@ -1,12 +1,12 @@
 """An agent is an identity, its card and a plan, checked in this order; a run checks the rest before it begins."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
 
 from envelope import Card, Identity
-from flow import Agent, FlowError, Limits, Machine, MemoryStore, Plan, PlanError, Step, StoreError
+from flow import Agent, FlowError, Job, Limits, Machine, MemoryStore, Plan, PlanError, Step, StoreError
 from flow.errors import MachineError
 from flow.testing import ScriptedPeer
 from tests.flow.stage import (
@@ -327,3 +327,33 @@ async def test_a_run_without_a_store_keeps_its_thread_in_memory() -> None:
 async def test_a_machine_that_has_other_statuses_only_is_refused() -> None:
     stage = Stage(machine=Machine("x", [("x", "go", "y")]))
     assert (await stage.fails(PlanError)).code == "plan.machine"
+
+
+@pytest.mark.rule("R2")
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, None),
+        ({"record": {"when": object()}}, "machine.record"),
+        ({"machine": Machine("x", [("x", "go", "y")])}, "plan.machine"),
+        ({"peers": {"anna": ScriptedPeer(OWNER)}}, "run.peers"),
+        ({"peers": {}}, "plan.to"),
+        ({"room": "no room"}, "run.room"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_by_a_check_too(changes: dict[str, Any], code: str | None) -> None:
+    job = Job(Agent(OWNER, CARD, PLAN), ROW, {}, peers={"anna": ScriptedPeer(ANNA)}, judge=confirm)
+    try:
+        replace(job, **changes).check()
+        found = None
+    except FlowError as error:
+        found = error.code
+    assert found == code
+
+
+def test_a_step_of_a_sub_plan_that_is_to_nobody_is_told_by_its_path() -> None:
+    inner = Plan([Step("deep", target="b", payload="do it", to=["nobody"])])
+    agent = Agent(OWNER, CARD, Plan([Step("s", sub=inner, payload="do it")]))
+    with pytest.raises(PlanError) as raised:
+        Job(agent, ROW, {}, peers={"anna": ScriptedPeer(ANNA)}, judge=confirm).check()
+    assert (raised.value.code, raised.value.step) == ("plan.to", "s/deep")

@@ -4,12 +4,15 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from envelope import Identity
 
 PROGRAM = """
 import anyio
@@ -142,7 +145,115 @@ def test_on_a_terminal_the_steps_are_shown_with_who_is_awaited_and_the_budget(tm
     assert "t: valid, sealed, outcome completed" in text
 
 
+DOCUMENT = """
+version = 1
+judge = "judge"
+agent = { name = "author", capabilities = ["x"], key = "author.pem" }
+peers.reviewer = { handler = "restate", key_file = "reviewer.pem" }
+
+[machine]
+initial = "a"
+rows = [
+    { source = "a", trigger = "build", target = "b" },
+    { source = "b", trigger = "ship", target = "c", on_entry = "act" },
+]
+
+[[steps]]
+id = "build"
+target = "b"
+payload = "Build it"
+
+[[steps]]
+id = "ship"
+target = "c"
+payload = "Ship it"
+needs = ["build"]
+"""
+
+
+@pytest.fixture
+def described(tmp_path: Path) -> Path:
+    """A folder, `my agent`, with a document and keys, in the folder of the program that has the code."""
+    folder = tmp_path / "my agent"
+    folder.mkdir()
+    (folder / "agent.toml").write_text(DOCUMENT, "utf-8")
+    for who in ("author", "reviewer"):
+        Identity.generate().save(folder / f"{who}.pem")
+    return folder
+
+
+def with_registry(folder: Path, **how: float) -> None:
+    program(folder, **how)
+    with (folder / "release.py").open("a") as file:
+        file.write("registry = {'act': act, 'restate': restate, 'judge': judge}\n")
+
+
+@pytest.mark.parametrize(("more", "name"), [([], "author"), (["--name", "t"], "t")])
+def test_a_document_is_run_under_its_agents_name_or_the_one_given(
+    described: Path, tmp_path: Path, more: list[str], name: str
+) -> None:
+    with_registry(tmp_path)
+    done = flow(tmp_path, "run", "my agent/agent.toml", "--with", "release:registry", *more)
+    assert (done.returncode, f"{name}: valid, sealed, outcome completed" in done.stdout) == (0, True), done.stderr
+    exported = done.stdout.splitlines()[-1].split()
+    assert exported[:3] == ["flow", "export", name]
+    assert flow(tmp_path, *exported[1:]).returncode == 0
+    again = flow(tmp_path, "run", "my agent/agent.toml", "--with", "release:registry", *more)
+    assert (again.returncode, "store.exists" in again.stderr or "taken" in again.stderr) == (2, True), again.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_document_that_is_cut_off_goes_on_with_the_same_document(
+    described: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    with_registry(tmp_path, seconds=60)
+    arguments = ["run", "my agent/agent.toml", "--with", "release:registry", "--name", "t"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "flow", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    while running.stdout.readline() != "acting\n":
+        pass
+    running.send_signal(how)
+    _, said = running.communicate(timeout=60)
+    again = ["flow", "resume", "t", "--agent", "my agent/agent.toml", "--with", "release:registry"]
+    if how == signal.SIGINT:
+        assert (running.returncode, shlex.split(said.splitlines()[-1])[:7]) == (130, again)
+    with_registry(tmp_path)
+    done = flow(tmp_path, *again[1:])
+    assert (done.returncode, "Completed in status c" in done.stdout) == (0, True), done.stderr
+
+
 @pytest.mark.parametrize("command", ["run", "resume"])
-def test_help_has_an_example_and_the_exit_codes(command: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_document_is_said_with_its_line_and_nothing_is_begun(
+    described: Path, tmp_path: Path, command: str
+) -> None:
+    with_registry(tmp_path)
+    (described / "agent.toml").write_text(DOCUMENT.replace('"act"', '"acts"'), "utf-8")
+    given = ["my agent/agent.toml"] if command == "run" else ["t", "--agent", "my agent/agent.toml"]
+    done = flow(tmp_path, command, *given, "--with", "release:registry")
+    assert (done.returncode, list(tmp_path.glob("*.db"))) == (2, [])
+    assert "agent.toml, line 11" in done.stderr
+    assert "agent.name" in done.stderr
+
+
+def test_a_thread_has_one_name(tmp_path: Path) -> None:
+    program(tmp_path)
+    done = flow(tmp_path, "run", "t", "--with", "release:job", "--name", "u")
+    assert (done.returncode, "--name" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ("run", "flow run agent.toml --with stocktaking:registry --name stock-1"),
+        ("resume", "flow resume release-1.4 --with release:job"),
+    ],
+)
+def test_help_has_an_example_and_the_exit_codes(command: str, example: str, tmp_path: Path) -> None:
     out = flow(tmp_path, command, "--help").stdout
-    assert (f"flow {command} release-1.4 --with release:job" in out, "Exit codes" in out) == (True, True)
+    assert (example in " ".join(out.split()), "Exit codes" in out) == (True, True)

@@ -109,6 +109,19 @@ def test_one_trigger_may_leave_several_sources() -> None:
     assert len(Machine("a", [("a", "go", "b"), ("b", "go", "a")]).rows) == 2
 
 
+@pytest.mark.parametrize("second", [("a", "go", "c"), ("b", "stay", "b"), ("x", "go", "b"), ("b", "no name", "c")])
+def test_an_error_tells_the_number_of_its_row(second: tuple[str, str, str]) -> None:
+    with pytest.raises(MachineError) as caught:
+        Machine("a", [("a", "go", "b"), second])
+    assert caught.value.row == 1
+
+
+def test_an_error_of_no_row_tells_no_number() -> None:
+    with pytest.raises(MachineError) as caught:
+        Machine("no name", [("a", "go", "b")])
+    assert caught.value.row is None
+
+
 @pytest.mark.rule("M5")
 def test_a_row_that_cannot_be_reached_is_refused() -> None:
     rows = [("draft", "review", "reviewed"), ("lost", "find", "draft")]

@@ -1,0 +1,1 @@
+"""Examples to copy: agent documents, and the code that they name."""
