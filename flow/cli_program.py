@@ -82,6 +82,10 @@ def _find(program: str, kind: type, called: str, usual: str) -> Any:
         thing.close()
     if not isinstance(thing, kind):
         text = f"that is a {type(thing).__name__}, not a {called}: name one, or a function that returns one"
+        if isinstance(thing, Mapping):
+            text = "that is a registry: name the document too, as in flow run FILE.toml, flow resume NAME --agent FILE"
+        elif isinstance(thing, Job):
+            text = "that is a Job, which needs no document: give the thread's name instead, or name a registry"
         raise _refused(program, text)
     return thing
 

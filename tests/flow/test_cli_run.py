@@ -241,6 +241,15 @@ def test_what_is_wrong_with_a_document_is_said_with_its_line_and_nothing_is_begu
     assert "agent.name" in done.stderr
 
 
+def test_a_registry_without_its_document_and_a_job_with_one_are_told_of(described: Path, tmp_path: Path) -> None:
+    with_registry(tmp_path)
+    for command in ("run", "resume"):
+        done = flow(tmp_path, command, "t", "--with", "release:registry")
+        assert (done.returncode, "name the document too" in done.stderr) == (2, True)
+    done = flow(tmp_path, "run", "my agent/agent.toml", "--with", "release:job")
+    assert (done.returncode, "give the thread's name instead" in done.stderr) == (2, True)
+
+
 def test_a_thread_has_one_name(tmp_path: Path) -> None:
     program(tmp_path)
     done = flow(tmp_path, "run", "t", "--with", "release:job", "--name", "u")
