@@ -2,11 +2,12 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from envelope import Identity, TrustedKey, TrustStore, open_envelope, verify_file
+from envelope import Identity, TrustedKey, TrustStore, open_envelope, parse_did, verify_file
 from envelope.threadfile import read_records
 from tests.readmegen import README, drawn
 
@@ -92,6 +93,25 @@ def test_the_plans_document_is_written_as_the_text_shows_and_is_the_one_that_the
         check=True,
     )
     assert shown.stdout.startswith("flowchart TD\n")
+
+
+def test_an_agent_in_a_file_is_run_as_the_text_shows(tmp_path: Path) -> None:
+    script = re.search(r"```sh\n(envelope keygen stocktaker.*?)```", TEXT, re.DOTALL)
+    assert script
+    for name in ("agent.toml", "stocktaking.py"):
+        assert f"(flow/examples/{name})" in TEXT
+        shutil.copy(README.parent / "flow" / "examples" / name, tmp_path)
+    (tmp_path / "stock").mkdir()
+    shutil.copy(README, tmp_path / "stock")
+    lines = [line.partition("#")[0] for line in script[1].replace(" && ", "\n").splitlines()]
+    said = []
+    for program, *arguments in map(shlex.split, lines):
+        command = [sys.executable, "-m", program, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        said.append(done.stdout)
+    assert "Completed in status agreed" in said[-3]
+    trusted = [parse_did(did.strip()) for did in said[:2]]
+    assert verify_file(tmp_path / "stock-1.thread", trust=trusted).exit_code == 0
 
 
 def test_links_lead_somewhere() -> None:
