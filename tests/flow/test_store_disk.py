@@ -270,6 +270,21 @@ async def test_a_page_whose_search_misses_rows_that_are_there_is_noticed(tmp_pat
 
 
 @pytest.mark.rule("S15")
+def test_a_page_that_leads_a_search_away_from_rows_that_are_there_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    anyio.run(filled, path, 40)
+    with closing(sqlite3.connect(path)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'commits'").fetchone()
+    whole = bytearray(path.read_bytes())
+    page = (root - 1) * 4096
+    first = page + int.from_bytes(whole[page + 12 : page + 14])  # four bytes name a page, then its greatest id follows
+    assert (whole[page], whole[first + 4]) == (5, 0x90), "a page above leaves, and an id of thread 1"
+    whole[first + 4] = 0xA0  # as if all of thread 1 stood on the first leaf
+    path.write_bytes(whole)
+    assert anyio.run(contents, path) in DAMAGED
+
+
+@pytest.mark.rule("S15")
 @pytest.mark.parametrize("moved", ["id + 1", "id + (1 << 32)", "id + (5 << 32)", "2 * id"])
 async def test_a_last_row_that_went_to_another_thread_or_place_is_noticed(tmp_path: Path, moved: str) -> None:
     path = tmp_path / "threads.db"
