@@ -256,6 +256,7 @@ def _next(question: Question, store: Path) -> Iterator[Text]:
         yield Text("All approvers have accepted. The run goes on with:")
     name = shlex.quote(question.name)
     yield Text(escape(f"  flow resume {name} --with MODULE:NAME --store {shlex.quote(str(store))}"))
+    yield Text("and --agent FILE.toml, if a document began it.")
 
 
 def _found(one: Evidence, *, looked: bool) -> Text:

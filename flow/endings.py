@@ -136,7 +136,7 @@ class Endings:
             return Escalated(f"step {one.step!r} waits for {names}: resume the run when their acks are in the thread")
         error = next(iter(one.ending.escalations.values()))
         if not self._present():
-            error.add_note("the run has no approvers, so nobody was asked: give it approvers, or decide for yourself")
+            error.add_note("the run has no approvers, so nobody was asked: decide for yourself, or begin one with some")
             return error
         text = cut(words(error.args[0]) if error.args else "")
 

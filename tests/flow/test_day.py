@@ -122,7 +122,8 @@ def test_an_agent_in_a_document_is_killed_resumed_approved_by_a_person_and_audit
     message = waits["message"]["address"]
     assert "May I let this out on a Friday?" in run(tmp_path, "flow approvals")
     run(tmp_path, f"flow approve {message} --key reviewer.pem --yes", 2)
-    run(tmp_path, f"flow approve {message} --key ada.pem --text 'I am here until eight' --yes")
+    told = run(tmp_path, f"flow approve {message} --key ada.pem --text 'I am here until eight' --yes")
+    assert "--agent FILE.toml" in told
     assert "Completed in status released" in run(tmp_path, resume)
     assert len((tmp_path / "built").read_text("utf-8").splitlines()) == 1
 
