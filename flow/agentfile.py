@@ -34,7 +34,7 @@ MAX_BYTES: Final = 1 << 20
 _JSON: Final = (bool, int, float, str)
 _MOST_PARTS: Final = 32
 _LONG_KEY: Final = re.compile(
-    r"\.(?:[ \t]*(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.){" + str(_MOST_PARTS) + "}"
+    r"\.(?:[ \t]*(?:[A-Za-z0-9_-]+|\"(?:[^\"\\\n]|\\[^\n])*\"|'[^'\n]*')[ \t]*\.){" + str(_MOST_PARTS) + "}"
 )
 """Keys of thousands of parts keep the parser busy for minutes."""
 

@@ -192,11 +192,11 @@ class Database:
         return connection
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        """See that the file is a whole store of this version, and ask for all the durability there is.
+        """See that the file is a store of this version in good order, and ask for all the durability there is.
 
         A row proves that it is what was written, not that it is the last one: where the pages are damaged, a search
         may miss rows, and a thread would look as it did before. So their order is gone through once, which takes far
-        less than to verify what they hold.
+        less than to verify what they hold. A file that is as it was at an earlier commit is in good order.
         """
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")

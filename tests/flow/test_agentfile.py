@@ -461,6 +461,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         (b"version = 1\nx = \n", ", line 2: no TOML: Invalid value, at column 5"),
         (b"version = 1\n\xff", ", line 2: byte 12 is no UTF-8"),
         (b"\n" + b"a." * 40 + b"a = 1", ", line 2: more than 32 words with dots between"),
+        (b"\n[a" + rb'."\""' * 40 + b"]", ", line 2: more than 32 words with dots between"),
+        (b"\n[a" + b".'\"'" * 40 + b"]", ", line 2: more than 32 words with dots between"),
         (b"x = " + b"[" * 100_000, ": it nests without end"),
         (b"x = " + b"9" * 9_999, "no TOML: Exceeds the limit"),
         (b"#" * (MAX_BYTES + 1), f": it is larger than {MAX_BYTES} bytes"),
